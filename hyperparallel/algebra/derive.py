@@ -1,0 +1,149 @@
+"""derive: (cut, schedule, model) -> placement, collectives, order. The paper's definitions on one screen.
+
+Source: arXiv 2607.03229; design, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hyperparallel.algebra.expression import Schedule, normal_form, parse
+from hyperparallel.algebra.lower import Programs, lower
+from hyperparallel.algebra.model import ModelSpec
+from hyperparallel.algebra.placement import Placement, place
+from hyperparallel.algebra.program import Action, Program
+from hyperparallel.algebra.regions import Region, resolve
+from hyperparallel.algebra.seams import Seam, seam
+from hyperparallel.algebra.skeletons import Layout, Replicated, Sharded, registry
+from hyperparallel.algebra.validate import validate_programs
+from hyperparallel.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a schedule line means for a model, P ranks and M micro-batches.
+
+    Args:
+        schedule: in normal form.
+        model: the layers it was derived for.
+        regions: the cut, in input-to-loss order.
+        placement: stages, paths, owners and gates.
+        seams: the collectives between region j and j + 1.
+        compute: F and B of every rank, in order, without messages.
+    """
+
+    schedule: Schedule
+    model: ModelSpec
+    regions: tuple[Region, ...]
+    placement: Placement
+    seams: tuple[Seam, ...]
+    compute: tuple[tuple[Action, ...], ...]
+
+    @cached_property
+    def programs(self) -> Programs:
+        """What every rank does, with SEND and RECV (see `lower.py`)."""
+        return lower(self.compute, self.placement)
+
+    @property
+    def ranks(self) -> int:
+        """P."""
+        return self.placement.ranks
+
+    @property
+    def micro_batches(self) -> int:
+        """M."""
+        return self.placement.micro_batches
+
+    @property
+    def owner(self) -> tuple[int, ...] | None:
+        """Owner rank by micro-batch of the first Replicated region; None without one."""
+        return next((region.owner for region in self.regions if region.owner is not None), None)
+
+
+def derive(schedule: Schedule | str, model: ModelSpec, ranks: int, micro_batches: int) -> Plan:
+    """Derive placement, collectives and order from a schedule line.
+
+    Args:
+        schedule: a parsed line or its text.
+        model: the layers, in parts; only the layer counts, whether each is trainable, and for
+            `slabs=balanced` their costs are read.
+        ranks: P >= 1, ranks of one pipeline.
+        micro_batches: M >= 1.
+
+    Raises:
+        ScheduleSyntaxError: the text does not parse.
+        ScheduleError: the schedule does not fit the model, P or M.
+
+    Returns:
+        The plan. `validate` checks it.
+
+    Example:
+        >>> plan = derive("transpose(vision) >> 1f1b(llm)", ModelSpec.of({"vision": 2, "llm": 2}), 2, 2)
+        >>> " ".join(map(str, plan.compute[0]))
+        '0F0 2F0 2F1 2B0 2B1 0B0'
+    """
+    if ranks < 1 or micro_batches < 1:
+        raise ScheduleError(f"ranks={ranks}, micro_batches={micro_batches}; both must be at least 1")
+    schedule = normal_form(parse(schedule) if isinstance(schedule, str) else schedule)
+    regions = resolve(schedule, model, ranks, micro_batches)
+    placement = place(regions, model, ranks, micro_batches)
+    layouts = [region.layout for region in regions]
+    seams = tuple(seam(left, right) for left, right in zip(layouts, layouts[1:], strict=False))
+    compute = tuple(_rank_order(regions, placement, rank) for rank in range(ranks))
+    return Plan(schedule, model, regions, placement, seams, compute)
+
+
+def validate(plan: Plan) -> Plan:
+    """Run all checks on a plan (see `validate.py`).
+
+    Raises:
+        PlanError: the first thing that is wrong, with the grid and the cell marked.
+
+    Returns:
+        The same plan, so calls can be chained.
+
+    Example:
+        >>> plan = validate(derive("gpipe(llm)", ModelSpec.of({"llm": 2}), ranks=2, micro_batches=3))
+        >>> " ".join(map(str, plan.programs[1]))
+        '1RECV_F0 1F0 1RECV_F1 1F1 1RECV_F2 1F2 1B0 1SEND_B0 1B1 1SEND_B1 1B2 1SEND_B2'
+    """
+    validate_programs(plan.programs, plan.placement)
+    return plan
+
+
+def _rank_order(regions: Sequence[Region], placement: Placement, rank: int) -> Program:
+    """Order one rank's compute: the Sharded region's steps, with Replicated regions woven around them."""
+    _refuse_unsupported(regions)
+    order: list[Action] = []
+    for index, region in enumerate(regions):
+        if region.layout is Layout.SHARDED:
+            stage = rank + index * placement.ranks
+            skeleton = registry()[region.expr.skeleton]
+            assert isinstance(skeleton, Sharded)
+            backward = placement.gates[stage].receives_gradient
+            steps = skeleton.steps(rank, placement.ranks, placement.micro_batches, backward)
+            order = [Action(stage, kind, mb) for kind, mb in steps]
+    for index, region in enumerate(regions):
+        if region.owner is not None:
+            stage = rank + index * placement.ranks
+            skeleton = registry()[region.expr.skeleton]
+            assert isinstance(skeleton, Replicated)
+            own = [mb for mb, owner in enumerate(region.owner) if owner == rank]
+            backward = own if placement.gates[stage].receives_gradient else []
+            order = skeleton.around(
+                order, [Action(stage, "F", mb) for mb in own], [Action(stage, "B", mb) for mb in backward]
+            )
+    return tuple(order)
+
+
+def _refuse_unsupported(regions: Sequence[Region]) -> None:
+    """One Sharded region with at most one Replicated region before it; more is the next slice."""
+    layouts = [region.layout for region in regions]
+    if layouts not in ([Layout.SHARDED], [Layout.REPLICATED, Layout.SHARDED]):
+        text = " >> ".join(str(region.expr) for region in regions)
+        raise ScheduleError(
+            f"{text} has the layouts {', '.join(layout.value for layout in layouts)}; this version orders one Sharded "
+            "region with at most one Replicated region before it: merge Sharded regions with '+', drop the count"
+        )

@@ -1,0 +1,121 @@
+"""Infer the placement of a hand-written table, which comes without its schedule line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from hyperparallel.algebra.footprint import Gates
+from hyperparallel.algebra.lower import Programs, lower
+from hyperparallel.algebra.mark import refuse
+from hyperparallel.algebra.placement import Placement
+from hyperparallel.algebra.program import COMPUTE, Action, F, Program
+from hyperparallel.algebra.validate import check_compute, check_order, validate_programs
+from hyperparallel.errors import PlanError
+
+
+def check_table(programs: Sequence[Program], ranks: int, micro_batches: int) -> tuple[Placement, Programs]:
+    """Validate a table of compute actions, or of whole programs with messages.
+
+    Stage s lives on rank s mod P. A region (P consecutive stages) counts as Replicated when every micro-batch
+    runs on exactly one of its stages and P > 1, as forward-only when it has no backward.
+
+    Args:
+        programs: one row per rank.
+        ranks: P.
+        micro_batches: M.
+
+    Raises:
+        PlanError: the first thing that is wrong, with the grid and the cell marked.
+
+    Returns:
+        The placement and the programs with messages.
+    """
+    while len(programs) > ranks and not programs[-1]:
+        programs = programs[:-1]  # a file may end with blank lines
+    if len(programs) != ranks:
+        raise PlanError(
+            f"the table has {len(programs)} rows for {ranks} ranks; give one row per rank (--ranks {len(programs)}?)"
+        )
+    placement = infer_placement(programs, ranks, micro_batches)
+    if any(action.kind not in COMPUTE for program in programs for action in program):
+        validate_programs(programs, placement)
+        return placement, tuple(map(tuple, programs))
+    check_compute(programs, placement)
+    check_order(programs, placement)
+    lowered = lower(programs, placement)
+    validate_programs(lowered, placement)
+    return placement, lowered
+
+
+def infer_placement(programs: Sequence[Program], ranks: int, micro_batches: int) -> Placement:
+    """Read regions, owners and gates out of the compute actions.
+
+    Raises:
+        PlanError: the table is empty, or a row holds a stage of another rank or far out of range.
+    """
+    actions = [action for program in programs for action in program if action.kind in COMPUTE]
+    if not actions:
+        raise PlanError("the table has no compute action; expected cells such as 0F0")
+    regions = _regions(programs, ranks)
+    forwards: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    backward: set[int] = set()
+    for stage, kind, mb in actions:
+        if kind == F:
+            forwards[stage // ranks][mb].append(stage % ranks)
+        else:
+            backward.add(stage // ranks)
+    first_backward = min(backward, default=regions)
+    owners: list[tuple[int, ...] | None] = []
+    gates: list[Gates] = []
+    for region in range(regions):
+        owners.append(_owners(forwards[region], ranks, micro_batches))
+        if owners[-1] is None:
+            # Ranks of the first region with backwards may start it anywhere: a frozen slab runs none.
+            starts = [_has_backward(actions, region * ranks + rank) for rank in range(ranks)]
+        else:
+            starts = [region in backward] * ranks
+        for rank in range(ranks):
+            receives = region > first_backward or (region == first_backward and any(starts[: rank + 1]))
+            upstream = region > first_backward or (
+                region == first_backward and owners[-1] is None and any(starts[:rank])
+            )
+            gates.append(Gates(upstream, receives, receives))
+    return Placement(ranks, micro_batches, tuple(owners), tuple(gates))
+
+
+def _regions(programs: Sequence[Program], ranks: int) -> int:
+    """Count regions; a cell with a stage far out of range is refused before it makes thousands of them."""
+    cells = [(action, rank, step) for rank, program in enumerate(programs) for step, action in enumerate(program)]
+    stages = {action.stage for action, _, _ in cells}
+    for action, rank, step in cells:
+        if action.stage % ranks != rank:
+            raise refuse(
+                programs,
+                rank,
+                step,
+                f"{action} is on rank {rank}, but stage {action.stage} is rank {action.stage % ranks}'s (stage mod P)",
+                "move it there, or check --ranks",
+            )
+        if action.stage // ranks > len(stages):
+            raise refuse(
+                programs,
+                rank,
+                step,
+                f"stage {action.stage} is out of range: the table has only {len(stages)} different stages",
+                "number stages from 0 without holes",
+            )
+    return max(stages) // ranks + 1
+
+
+def _owners(ranks_by_mb: dict[int, list[int]], ranks: int, micro_batches: int) -> tuple[int, ...] | None:
+    """Return the owner of every micro-batch if each runs on one rank only, else None."""
+    if ranks == 1 or any(len(set(owners)) != 1 for owners in ranks_by_mb.values()):
+        return None
+    if set(ranks_by_mb) != set(range(micro_batches)):
+        return None  # what is missing or out of range is for `check_compute` to say
+    return tuple(ranks_by_mb[mb][0] for mb in range(micro_batches))
+
+
+def _has_backward(actions: Sequence[Action], stage: int) -> bool:
+    return any(action.stage == stage and action.kind != F for action in actions)

@@ -1,0 +1,98 @@
+"""Placement: which rank holds which layers, and the path of every micro-batch through the stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hyperparallel.algebra.footprint import Gates, footprint
+from hyperparallel.algebra.model import ModelSpec, Span
+from hyperparallel.algebra.regions import Region
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where everything runs. A stage is a pair (region, rank); its index is r + (j-1)*P with regions j = 1..k.
+
+    Args:
+        ranks: P, ranks of one pipeline.
+        micro_batches: M.
+        owners: per region, None when Sharded, else the owner rank of every micro-batch.
+        gates: footprint gates of every stage, by stage index.
+        slabs: layers of every stage, by stage index; empty when the placement was inferred from a table.
+    """
+
+    ranks: int
+    micro_batches: int
+    owners: tuple[tuple[int, ...] | None, ...]
+    gates: tuple[Gates, ...]
+    slabs: tuple[Span, ...] = field(default=())
+
+    @property
+    def stages(self) -> int:
+        """Number of stages, k * P."""
+        return len(self.owners) * self.ranks
+
+    def rank_of(self, stage: int) -> int:
+        """Rank of a stage."""
+        return stage % self.ranks
+
+    def region_of(self, stage: int) -> int:
+        """Region of a stage, counted from 0."""
+        return stage // self.ranks
+
+    def path(self, mb: int) -> tuple[int, ...]:
+        """Stages that micro-batch `mb` passes from input to loss."""
+        return self.paths[mb]
+
+    @cached_property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """`path` of every micro-batch: the owner's stage of a Replicated region, all P of a Sharded one."""
+        paths = []
+        for mb in range(self.micro_batches):
+            path: list[int] = []
+            for region, owner in enumerate(self.owners):
+                base = region * self.ranks
+                path += range(base, base + self.ranks) if owner is None else [base + owner[mb]]
+            paths.append(tuple(path))
+        return tuple(paths)
+
+    @cached_property
+    def neighbours(self) -> dict[tuple[int, int], tuple[int | None, int | None]]:
+        """(stage, micro-batch) -> (stage before, stage after) on its path; None at input and loss."""
+        table: dict[tuple[int, int], tuple[int | None, int | None]] = {}
+        for mb, path in enumerate(self.paths):
+            before: list[int | None] = [None, *path[:-1]]
+            after: list[int | None] = [*path[1:], None]
+            for stage, left, right in zip(path, before, after, strict=True):
+                table[stage, mb] = (left, right)
+        return table
+
+    def holders(self, layer: int) -> tuple[int, ...]:
+        """Ranks whose slabs hold a layer: one when Sharded, all P when Replicated."""
+        return tuple(
+            sorted({self.rank_of(stage) for stage, (first, last) in enumerate(self.slabs) if first <= layer < last})
+        )
+
+
+def place(regions: tuple[Region, ...], model: ModelSpec, ranks: int, micro_batches: int) -> Placement:
+    """Lay regions on the ranks and set the gates of every stage.
+
+    The gates are taken slab by slab, so an inline encoder that fills the first slabs and is frozen gets no
+    gradient there. Source: design, section 3, "Backward footprint".
+    """
+    trainable: list[bool] = []  # of each slab in input-to-loss order; a Replicated region is one slab
+    for region in regions:
+        slabs = region.slabs if region.owner is None else region.slabs[:1]
+        trainable += [any(layer.trainable for layer in model.layers[first:last]) for first, last in slabs]
+    by_slab = iter(footprint(trainable))
+    gates: list[Gates] = []
+    for region in regions:
+        gates += [next(by_slab) for _ in range(ranks)] if region.owner is None else [next(by_slab)] * ranks
+    return Placement(
+        ranks,
+        micro_batches,
+        tuple(region.owner for region in regions),
+        tuple(gates),
+        tuple(slab for region in regions for slab in region.slabs),
+    )

@@ -1,0 +1,65 @@
+"""Actions and programs: schedule as data that prints and parses.
+
+An action is `2F0`, `6B3`, `6I3`, `6W3` (compute) or `2SEND_F5`, `4RECV_F5`, `4SEND_B5`, `2RECV_B5` (message):
+stage, kind, micro-batch. A program is the list of actions of one rank, in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hyperparallel.errors import ProgramSyntaxError
+
+F, B, I, W = "F", "B", "I", "W"  # noqa: E741  (the field's letter for the input-gradient part)
+SEND_F, RECV_F, SEND_B, RECV_B = "SEND_F", "RECV_F", "SEND_B", "RECV_B"
+COMPUTE = frozenset({F, B, I, W})
+SENDS = frozenset({SEND_F, SEND_B})
+RECEIVES = frozenset({RECV_F, RECV_B})
+
+_ACTION = re.compile(r"(\d{1,9})(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B)(\d{1,9})", re.ASCII)
+
+
+class Action(NamedTuple):
+    """One entry of a rank's program.
+
+    Example:
+        >>> str(Action(2, "SEND_F", 5))
+        '2SEND_F5'
+    """
+
+    stage: int
+    kind: str
+    mb: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.mb}"
+
+    @property
+    def is_compute(self) -> bool:
+        """True for F, B, I, W; False for messages."""
+        return self.kind in COMPUTE
+
+
+Program = Sequence[Action]
+"""Actions of one rank in order; a plan has one per rank."""
+
+
+def parse_action(text: str) -> Action:
+    """Parse one action.
+
+    Raises:
+        ProgramSyntaxError: the text is not exactly one action.
+
+    Example:
+        >>> parse_action("6B3")
+        Action(stage=6, kind='B', mb=3)
+    """
+    match = _ACTION.fullmatch(text)
+    if match is None:
+        raise ProgramSyntaxError(
+            f"{text!r} is not an action; expected stage, kind, micro-batch "
+            "such as 2F0, 6B3, 6I3, 6W3, 2SEND_F5 or 4RECV_F5"
+        )
+    return Action(int(match.group(1)), match.group(2), int(match.group(3)))

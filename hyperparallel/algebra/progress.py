@@ -1,0 +1,104 @@
+"""Play programs against each other: do all ranks reach their end?
+
+Under *buffered* sends a SEND always completes. Under *rendezvous* it waits until its RECV is posted, that is,
+until the other rank has reached it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hyperparallel.algebra.mark import refuse
+from hyperparallel.algebra.placement import Placement
+from hyperparallel.algebra.program import RECEIVES, RECV_B, RECV_F, SEND_B, SEND_F, SENDS, Action, Program
+from hyperparallel.errors import PlanError
+
+
+def counterpart(action: Action, placement: Placement) -> Action:
+    """Return the other end of a message: the RECV of a SEND, the SEND of a RECV."""
+    stage, kind, mb = action
+    left, right = placement.neighbours[stage, mb]
+    if kind == SEND_F:
+        return Action(right, RECV_F, mb)
+    if kind == RECV_F:
+        return Action(left, SEND_F, mb)
+    if kind == SEND_B:
+        return Action(left, RECV_B, mb)
+    return Action(right, SEND_B, mb)
+
+
+def check_progress(programs: Sequence[Program], placement: Placement) -> None:
+    """Check that every rank finishes under both rules.
+
+    Args:
+        programs: with messages that are paired one to one (checked before).
+        placement: gives the pairs.
+
+    Raises:
+        PlanError: under one of the rules the ranks wait in a circle; names the rule and the circle.
+    """
+    for rule in ("buffered", "rendezvous"):
+        position = _play(programs, placement, rendezvous=rule == "rendezvous")
+        stuck = [rank for rank, program in enumerate(programs) if position[rank] < len(program)]
+        if stuck:
+            raise _cycle(programs, placement, position, stuck[0], rule)
+
+
+def _play(programs: Sequence[Program], placement: Placement, rendezvous: bool) -> list[int]:
+    """Advance all ranks as far as they get; return how far."""
+    position = [0] * len(programs)
+    sent: set[Action] = set()
+    awake = list(range(len(programs)))
+    while awake:
+        rank = awake.pop()
+        program = programs[rank]
+        while position[rank] < len(program):
+            action = program[position[rank]]
+            if action.kind in SENDS:
+                other = counterpart(action, placement)
+                peer = placement.rank_of(other.stage)
+                if rendezvous:
+                    if position[peer] == len(programs[peer]) or programs[peer][position[peer]] != other:
+                        break
+                    position[peer] += 1
+                else:
+                    sent.add(action)
+                awake.append(peer)
+            elif action.kind in RECEIVES:
+                other = counterpart(action, placement)
+                if rendezvous:
+                    # The sender completes both ends; wake it in case it already stands there.
+                    peer = placement.rank_of(other.stage)
+                    if position[peer] < len(programs[peer]) and programs[peer][position[peer]] == other:
+                        position[peer] += 1
+                        awake.append(peer)
+                    else:
+                        break
+                elif other not in sent:
+                    break
+            position[rank] += 1
+    return position
+
+
+def _cycle(programs: Sequence[Program], placement: Placement, position: list[int], rank: int, rule: str) -> PlanError:
+    """Follow each stuck rank to the rank it waits for until one repeats."""
+    chain: list[int] = []
+    while rank not in chain:
+        chain.append(rank)
+        action = programs[rank][position[rank]]
+        rank = placement.rank_of(counterpart(action, placement).stage)
+    cycle = chain[chain.index(rank) :]
+    story = ", ".join(
+        f"(rank {seen}, {programs[seen][position[seen]]}) waits for "
+        f"{counterpart(programs[seen][position[seen]], placement)}"
+        for seen in cycle
+    )
+    return refuse(
+        programs,
+        rank,
+        position[rank],
+        f"deadlock with {rule} sends: {story}",
+        "on one of these ranks move the receive before the send"
+        if rule == "rendezvous"
+        else "move the awaited SEND before the RECV that its rank is stuck in",
+    )

@@ -1,0 +1,172 @@
+"""Tie a schedule line to a model: which layers each region covers and how they lie on the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hyperparallel.algebra.expression import RegionExpr, Schedule, caret, did_you_mean
+from hyperparallel.algebra.model import ModelSpec, Span, cut_balanced, cut_by_counts, cut_evenly
+from hyperparallel.algebra.skeletons import Layout, Replicated, registry
+from hyperparallel.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Region:
+    """One region of the cut.
+
+    Args:
+        expr: the region as written, with its parts filled in.
+        span: its layers, (first, one past the last).
+        slabs: layers of rank r at index r; the whole span on every rank when Replicated.
+        owner: owner rank by micro-batch when Replicated, else None.
+    """
+
+    expr: RegionExpr
+    span: Span
+    slabs: tuple[Span, ...]
+    owner: tuple[int, ...] | None
+
+    @property
+    def layout(self) -> Layout:
+        """Sharded or Replicated."""
+        return self.expr.layout
+
+
+def resolve(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int) -> tuple[Region, ...]:
+    """Cut the model into the schedule's regions.
+
+    Args:
+        schedule: in normal form.
+        model: the layers, in parts.
+        ranks: P >= 1.
+        micro_batches: M >= 1.
+
+    Raises:
+        ScheduleError: the regions do not tile the model exactly, a region has fewer layers than ranks, or an
+            option does not fit P, M or the layer count.
+
+    Returns:
+        The regions in input-to-loss order; their spans tile the model.
+    """
+    named = _fill_parts(schedule, model)
+    _check_tiling(named, schedule, model)
+    regions: list[Region] = []
+    for expr in named:
+        span = (model.span(expr.parts[0])[0], model.span(expr.parts[-1])[1])
+        if expr.layout is Layout.REPLICATED:
+            owner = _owners(expr, schedule, ranks, micro_batches)
+            regions.append(Region(expr, span, (span,) * ranks, owner))
+            continue
+        if span[1] - span[0] < expr.count * ranks:
+            raise _error(
+                schedule,
+                expr,
+                f"{'+'.join(expr.parts)} has {span[1] - span[0]} layers for {expr.count * ranks} slabs "
+                f"({ranks} ranks{f' x {expr.count}' if expr.count > 1 else ''}); a slab needs at least one layer: "
+                "use fewer ranks, merge parts with '+', or transpose it",
+            )
+        for piece in cut_evenly(span, expr.count):
+            slabs = _slabs(replace(expr, count=1), piece, schedule, model, ranks)
+            regions.append(Region(replace(expr, count=1), piece, tuple(slabs), None))
+    return tuple(regions)
+
+
+def _error(schedule: Schedule, expr: RegionExpr, message: str) -> ScheduleError:
+    return ScheduleError(caret(schedule.source or str(schedule), expr.at, message))
+
+
+def _fill_parts(schedule: Schedule, model: ModelSpec) -> list[RegionExpr]:
+    """Give parts to regions written without any: one part each, or all parts to a single region."""
+    regions, parts = list(schedule.regions), model.parts
+    if all(region.parts for region in regions):
+        return regions
+    if any(region.parts for region in regions):
+        bare = next(region for region in regions if not region.parts)
+        raise _error(
+            schedule,
+            bare,
+            f"{bare.skeleton} names no part while others do; name parts in every region or in none",
+        )
+    if len(regions) == 1:
+        return [replace(regions[0], parts=parts)]
+    if len(regions) != len(parts):
+        raise _error(
+            schedule,
+            regions[0],
+            f"{len(regions)} regions without part names for {len(parts)} parts ({', '.join(parts)}); "
+            "write the parts, such as 1f1b(vision+llm)",
+        )
+    return [replace(region, parts=(part,)) for region, part in zip(regions, parts, strict=True)]
+
+
+def _check_tiling(regions: Sequence[RegionExpr], schedule: Schedule, model: ModelSpec) -> None:
+    """Every part exactly once, in the model's order."""
+    remaining = list(model.parts)
+    for region in regions:
+        for part in region.parts:
+            if part not in model.parts:
+                hint = did_you_mean(part, model.parts)
+                raise _error(schedule, region, f"unknown part {part!r}; the model has {', '.join(model.parts)}{hint}")
+            if not remaining or part != remaining[0]:
+                expected = f"expected {remaining[0]!r} here" if remaining else "all parts are already scheduled"
+                raise _error(
+                    schedule,
+                    region,
+                    f"part {part!r} is out of order or scheduled twice; {expected} "
+                    f"(order of the model: {', '.join(model.parts)})",
+                )
+            remaining.pop(0)
+    if remaining:
+        raise _error(
+            schedule,
+            regions[-1],
+            f"part{'s' if len(remaining) > 1 else ''} {', '.join(map(repr, remaining))} of the model "
+            f"{'are' if len(remaining) > 1 else 'is'} not scheduled; add a region or merge with '+'",
+        )
+
+
+def _owners(expr: RegionExpr, schedule: Schedule, ranks: int, micro_batches: int) -> tuple[int, ...]:
+    skeleton = registry()[expr.skeleton]
+    assert isinstance(skeleton, Replicated)
+    owner = skeleton.owners(expr.option("owner"), ranks, micro_batches)
+    if len(owner) != micro_batches:
+        raise _error(
+            schedule,
+            expr,
+            f"owner= lists {len(owner)} ranks for {micro_batches} micro-batches; give one rank per micro-batch",
+        )
+    for mb, rank in enumerate(owner):
+        if rank >= ranks:
+            raise _error(schedule, expr, f"owner= gives micro-batch {mb} to rank {rank}; ranks are 0..{ranks - 1}")
+    return owner
+
+
+def _slabs(expr: RegionExpr, span: Span, schedule: Schedule, model: ModelSpec, ranks: int) -> list[Span]:
+    """Cut one Sharded region into a slab per rank, as its option `slabs` says."""
+    choice = expr.option("slabs")
+    if choice == "balanced":
+        return cut_balanced(span, ranks, [layer.cost for layer in model.layers])
+    if isinstance(choice, tuple):
+        layers = span[1] - span[0]
+        if len(choice) != ranks or sum(choice) != layers or min(choice) < 1:
+            raise _error(
+                schedule,
+                expr,
+                f"slabs={list(choice)} has {len(choice)} slabs and {sum(choice)} layers; expected {ranks} slabs of at "
+                f"least one layer that add up to {layers} layers ({'+'.join(expr.parts)})",
+            )
+        return cut_by_counts(span[0], choice)
+    return _even_slabs(expr, span, model, ranks)
+
+
+def _even_slabs(expr: RegionExpr, span: Span, model: ModelSpec, ranks: int) -> list[Span]:
+    """Cut the last part evenly and let the parts before it join the first slab (the usual baseline).
+
+    Where the backbone has fewer layers than ranks this cannot be, and the whole region is cut evenly.
+    """
+    backbone_first = max(span[0], model.span(expr.parts[-1])[0])
+    if span[1] - backbone_first < ranks:
+        return cut_evenly(span, ranks)
+    slabs = cut_evenly((backbone_first, span[1]), ranks)
+    return [(span[0], slabs[0][1]), *slabs[1:]]

@@ -1,0 +1,113 @@
+"""The layer contract: how a model enters HyperParallel (design, section 5).
+
+A model is a list of `Layer`. A rank builds only the layers of its own slabs, so nothing here may depend on
+which rank runs or on which schedule: the same (seed, name) gives the same weights everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+
+from hyperparallel.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Declare one layer of a model: the smallest unit that a cut can move.
+
+    The Cell is called with the carry of the layer before it followed by its columns; the very first layer of
+    the model gets its columns only. It returns the next carry: one Tensor, or a tuple of Tensors. The last
+    layer of the model returns `(loss, weight, *metrics)`, float32 scalars: the *sum* of the loss over the
+    micro-batch, the number of terms in that sum, and sums for each name in `metrics`. The runner divides the
+    loss of the step by the weight of the step, so unequal micro-batches count by their tokens.
+
+    Args:
+        name: global name, unique in the model, e.g. `vision.blocks.3`; prefixes its parameters' names.
+        part: the name used in schedule lines, e.g. `vision`; layers of one part are consecutive.
+        build: makes the Cell; called once on each rank that owns the layer, with random state already seeded.
+        columns: batch columns that the Cell reads, in the order of its arguments after the carry.
+        trainable: False freezes it: no gradient, no optimizer state, no message that only it would need.
+        tied: parameter name inside this Cell -> global name of an earlier parameter of the same shape. Both
+            copies start equal, get the sum of both gradients and stay bit-identical.
+        metrics: last layer only: names of the sums it returns after loss and weight.
+        work: forward FLOPs of one micro-batch as a function of its sizes, `{"images": n, "samples": n,
+            "tokens": padded text tokens}`; used for predicted costs when nothing was measured.
+    """
+
+    name: str
+    part: str
+    build: Callable[[], nn.Cell]
+    columns: tuple[str, ...] = ()
+    trainable: bool = True
+    tied: Mapping[str, str] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    work: Callable[[Mapping[str, float]], float] | None = None
+
+
+def check_layers(layers: Sequence[Layer]) -> None:
+    """Refuse a layer list that no cut could run.
+
+    Raises:
+        ModelError: no layer, a name used twice, a part whose layers are not consecutive, or `metrics` on a
+            layer other than the last.
+    """
+    if not layers:
+        raise ModelError("the model has no layers; give at least one Layer")
+    names = [layer.name for layer in layers]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ModelError(f"layer {index} is named {name!r} like layer {names.index(name)}; names must be unique")
+    parts = [layer.part for layer in layers]
+    for index in range(1, len(parts)):
+        if parts[index] != parts[index - 1] and parts[index] in parts[: index - 1]:
+            raise ModelError(
+                f"layer {index} ({names[index]!r}) returns to part {parts[index]!r} after part "
+                f"{parts[index - 1]!r}; the layers of one part must be consecutive"
+            )
+    for layer in layers[:-1]:
+        if layer.metrics:
+            raise ModelError(f"layer {layer.name!r} declares metrics {layer.metrics}; only the last layer may")
+
+
+def build_layer(layer: Layer, seed: int) -> nn.Cell:
+    """Build one layer's Cell with weights that depend on (seed, name) only, and globally named parameters.
+
+    Tied parameters are drawn under the name they are tied to by `copy_tied`, once all Cells exist.
+
+    Args:
+        layer: the layer to build.
+        seed: the run's seed, any integer >= 0.
+
+    Returns:
+        The Cell; its parameters are named `<layer name>.<name in the Cell>` and carry `requires_grad`.
+    """
+    with seeded(seed, layer.name):
+        cell = layer.build()
+        for parameter in cell.get_parameters():
+            parameter.init_data()
+    for local, parameter in cell.parameters_and_names():
+        parameter.name = f"{layer.name}.{local}"
+        parameter.requires_grad = layer.trainable
+    return cell
+
+
+@contextmanager
+def seeded(seed: int, name: str) -> Iterator[None]:
+    """Seed MindSpore's and numpy's random state from (seed, name); restore the caller's state afterwards."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    numpy_state, ms_seed = np.random.get_state(), ms.get_seed()
+    number = int.from_bytes(digest[:4], "little") % (2**31 - 1)
+    ms.set_seed(number)
+    np.random.seed(number)
+    try:
+        yield
+    finally:
+        ms.set_seed(0 if ms_seed is None else ms_seed)
+        np.random.set_state(numpy_state)

@@ -1,0 +1,156 @@
+"""The timeline: when every action of a plan runs, by longest path.
+
+Sends are buffered and messages do not occupy the compute track: a compute action starts when its rank is free
+and what it needs has arrived. Source: design, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hyperparallel.algebra import Plan
+from hyperparallel.algebra.placement import Placement
+from hyperparallel.algebra.program import SEND_B, SEND_F, Action, B, F, Program, W
+from hyperparallel.cost.memory import peak_live
+from hyperparallel.cost.weights import Costs
+
+
+class Span(NamedTuple):
+    """One compute action in time."""
+
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A plan in time; times are in the unit of the costs.
+
+    Args:
+        spans: per rank, its compute actions in order.
+        step_time: end of the last action.
+        busy: per rank, the time it computes.
+        bubble: per rank, step_time - busy.
+        peak_live: per rank, the most (stage, micro-batch) pairs whose backward is still to come.
+        warmup_idle: per rank, w_r: when the first micro-batch could reach its backbone slab at the earliest.
+        encode_time: per rank, E_r: its forward time of Replicated regions.
+        spill: per rank, max(0, E_r - w_r): encode time that the natural warmup idle does not hide.
+    """
+
+    spans: tuple[tuple[Span, ...], ...]
+    step_time: float
+    busy: tuple[float, ...]
+    bubble: tuple[float, ...]
+    peak_live: tuple[int, ...]
+    warmup_idle: tuple[float, ...]
+    encode_time: tuple[float, ...]
+    spill: tuple[float, ...]
+
+
+def simulate(plan: Plan, costs: Costs) -> Timeline:
+    """Compute the timeline of a plan.
+
+    Args:
+        plan: gives every rank's order.
+        costs: durations of its actions and messages.
+
+    Returns:
+        The timeline.
+
+    Example:
+        >>> from hyperparallel.algebra import ModelSpec, derive
+        >>> plan = derive("1f1b(llm)", ModelSpec.of({"llm": 4}), ranks=4, micro_batches=8)
+        >>> costs = Costs({(stage, kind): time for stage in range(4) for kind, time in (("F", 4.0), ("B", 8.0))})
+        >>> simulate(plan, costs).step_time
+        132.0
+    """
+    spans = play(plan.compute, plan.placement, costs)
+    step_time = max((row[-1].end for row in spans if row), default=0.0)
+    busy = tuple(sum(span.end - span.start for span in row) for row in spans)
+    idle, encode = _warmup_idle(plan, costs), _encode_time(plan, costs)
+    return Timeline(
+        spans=spans,
+        step_time=step_time,
+        busy=busy,
+        bubble=tuple(step_time - time for time in busy),
+        peak_live=peak_live(plan.compute, plan.placement),
+        warmup_idle=idle,
+        encode_time=encode,
+        spill=tuple(max(0.0, e - w) for e, w in zip(encode, idle, strict=True)),
+    )
+
+
+def play(compute: Sequence[Program], placement: Placement, costs: Costs) -> tuple[tuple[Span, ...], ...]:
+    """Run all ranks forward in time.
+
+    Args:
+        compute: per rank, compute actions in order; must be free of circular waits (`validate`).
+        placement: gives the paths.
+        costs: durations.
+
+    Returns:
+        Per rank, every action with start and end.
+    """
+    ranks, neighbours = placement.ranks, placement.neighbours
+    arrival: dict[tuple[int, str, int], float] = {}  # (stage, "F" or "B", mb) -> when its input is there
+    spans: list[list[Span]] = [[] for _ in range(ranks)]
+    awake = list(range(ranks))
+    position, clock = [0] * ranks, [0.0] * ranks
+    while awake:
+        rank = awake.pop()
+        program = compute[rank]
+        while position[rank] < len(program):
+            action = program[position[rank]]
+            stage, kind, mb = action
+            left, right = neighbours[stage, mb]
+            source = None if kind == W else left if kind == F else right
+            start = clock[rank]
+            if source is not None:
+                ready = arrival.get((stage, F if kind == F else B, mb))
+                if ready is None:
+                    break
+                start = max(start, ready)
+            end = clock[rank] = start + costs.duration(action)
+            spans[rank].append(Span(action, start, end))
+            position[rank] += 1
+            target, send = (right, SEND_F) if kind == F else (left, SEND_B)
+            if target is None or kind == W:
+                continue
+            if (target - stage) % ranks:
+                end += costs.duration(Action(stage, send, mb))
+                awake.append(target % ranks)
+            arrival[target, F if kind == F else B, mb] = end
+    assert all(position[rank] == len(compute[rank]) for rank in range(ranks)), "simulated an invalid plan"
+    return tuple(map(tuple, spans))
+
+
+def _warmup_idle(plan: Plan, costs: Costs) -> tuple[float, ...]:
+    """w_r: upstream forwards of micro-batch 0, and their messages, before rank r's first Sharded stage."""
+    idle, clock = [0.0] * plan.ranks, 0.0
+    seen: set[int] = set()
+    for stage in plan.placement.path(0):
+        if plan.placement.owners[plan.placement.region_of(stage)] is not None:
+            continue
+        rank = plan.placement.rank_of(stage)
+        if rank not in seen:
+            idle[rank] = clock
+            seen.add(rank)
+        clock += costs.duration(Action(stage, F, 0))
+        if plan.ranks > 1:
+            clock += costs.duration(Action(stage, SEND_F, 0))
+    return tuple(idle)
+
+
+def _encode_time(plan: Plan, costs: Costs) -> tuple[float, ...]:
+    """E_r: forward time of the Replicated regions that rank r owns."""
+    return tuple(
+        sum(
+            costs.duration(action)
+            for action in program
+            if action.kind == F and plan.placement.owners[plan.placement.region_of(action.stage)] is not None
+        )
+        for program in plan.compute
+    )

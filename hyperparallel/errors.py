@@ -1,0 +1,37 @@
+"""Errors a user can cause: each says what was given, where, what was expected and the move to make."""
+
+
+class HyperParallelError(ValueError):
+    """Base of every error that a user's input can cause; the command line prints it and exits with 2."""
+
+
+class ScheduleSyntaxError(HyperParallelError):
+    """A schedule line that does not parse; the message shows the line with a caret under the place."""
+
+
+class ScheduleError(HyperParallelError):
+    """A schedule that parses but does not fit the model, the ranks or the micro-batches."""
+
+
+class ProgramSyntaxError(HyperParallelError):
+    """Text or CSV of a program that does not parse; names file, row and column."""
+
+
+class PlanError(HyperParallelError):
+    """A plan that must not run; the message shows the grid with the offending cell marked."""
+
+
+class ModelError(HyperParallelError):
+    """A layer list or a model size that cannot work."""
+
+
+class DataError(HyperParallelError):
+    """A batch or a data source that does not fit the model or the plan."""
+
+
+class ConfigError(HyperParallelError):
+    """A YAML file or an override with a wrong key, type or value."""
+
+
+class TransportError(HyperParallelError):
+    """A message that is not the one the plan asks for; names both ends."""

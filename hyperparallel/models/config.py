@@ -1,0 +1,117 @@
+"""Sizes of the vision encoder, the decoder and the two together; every Cell takes its shapes from here."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Sizes(BaseModel):
+    """Refuse unknown keys; a config does not change once it is made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class VisionConfig(_Sizes):
+    """Sizes of the vision encoder: a ViT over square images, then a merger to the LLM's width."""
+
+    image_size: int = Field(8, gt=0, description="height and width of an image, pixels")
+    channels: int = Field(1, gt=0, description="colour channels of an image")
+    patch_size: int = Field(2, gt=0, description="height and width of a patch, pixels")
+    merge: int = Field(2, gt=0, description="merge x merge neighbouring patches become one LLM token")
+    width: int = Field(gt=0, description="features per patch")
+    depth: int = Field(gt=0, description="number of blocks")
+    heads: int = Field(gt=0, description="attention heads; divides width, and width/heads is divisible by 4")
+    ffn: int = Field(gt=0, description="features inside the block's MLP, usually 4 x width")
+    trainable: bool = Field(True, description="false freezes the encoder and its merger")
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side of an image."""
+        return self.image_size // self.patch_size
+
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        return self.grid**2
+
+    @property
+    def tokens_per_image(self) -> int:
+        """LLM tokens of one image: the placeholders that the prompt needs for it."""
+        return (self.grid // self.merge) ** 2
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> VisionConfig:
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}; "
+                f"expected whole patches, e.g. image_size {_multiple(self.image_size, self.patch_size)}"
+            )
+        if self.grid % self.merge:
+            raise ValueError(
+                f"a side of {self.grid} patches (image_size {self.image_size} / patch_size {self.patch_size}) "
+                f"is not a multiple of merge {self.merge}; expected whole groups, e.g. image_size "
+                f"{_multiple(self.image_size, self.patch_size * self.merge)}"
+            )
+        # Rows turn one half of a head and columns the other; a rotary half is made of pairs.
+        _check_heads(self.width, self.heads, 4, "2D rotary positions")
+        return self
+
+
+class DecoderConfig(_Sizes):
+    """Sizes of the LLM: a decoder with grouped-query attention, rotary positions and SwiGLU."""
+
+    vocab_size: int = Field(gt=0, description="token ids are 0 .. vocab_size - 1")
+    width: int = Field(gt=0, description="features per token")
+    depth: int = Field(gt=0, description="number of blocks")
+    heads: int = Field(gt=0, description="query heads; divides width, and width/heads is even")
+    kv_heads: int = Field(gt=0, description="key and value heads; divides heads")
+    ffn: int = Field(gt=0, description="features inside the block's SwiGLU")
+    max_length: int = Field(gt=0, description="longest padded text, tokens, image placeholders included")
+    rope_theta: float = Field(10000.0, gt=1, description="base of the rotary wavelengths")
+    tied: bool = Field(True, description="true: the output projection is the embedding table")
+    trainable: bool = Field(True, description="false freezes the LLM")
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> DecoderConfig:
+        _check_heads(self.width, self.heads, 2, "rotary positions")
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; expected equal groups of "
+                f"query heads, e.g. heads {_multiple(self.heads, self.kv_heads)}"
+            )
+        return self
+
+
+class MllmConfig(_Sizes):
+    """Sizes of a multimodal LLM; without `vision` it is a text-only LLM."""
+
+    vision: VisionConfig | None = Field(None, description="the encoder; none: a text-only model")
+    llm: DecoderConfig = Field(description="the backbone")
+    image_token: int = Field(ge=0, description="token id that stands for one row of image features")
+
+    @model_validator(mode="after")
+    def _token_fits(self) -> MllmConfig:
+        if self.image_token >= self.llm.vocab_size:
+            raise ValueError(
+                f"image_token {self.image_token} is outside the vocabulary; expected 0 .. "
+                f"{self.llm.vocab_size - 1}, or llm.vocab_size of at least {self.image_token + 1}"
+            )
+        return self
+
+
+def _check_heads(width: int, heads: int, unit: int, why: str) -> None:
+    if width % heads:
+        raise ValueError(
+            f"width {width} is not a multiple of heads {heads}; expected equal heads, "
+            f"e.g. width {_multiple(width, heads * unit)}"
+        )
+    if width // heads % unit:
+        raise ValueError(
+            f"a head of {width // heads} features (width {width} / heads {heads}) does not fit {why}; expected "
+            f"a multiple of {unit}, e.g. width {_multiple(width, heads * unit)}"
+        )
+
+
+def _multiple(number: int, unit: int) -> int:
+    """Round up to a multiple of `unit`."""
+    return -(-number // unit) * unit

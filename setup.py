@@ -1,0 +1,27 @@
+"""Install the package `hyperparallel` and its console script."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="hyperparallel",
+    version="0.1.0",
+    description="A small algebra of pipeline schedules that trains multimodal LLMs on MindSpore",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.12",
+    packages=find_packages(include=["hyperparallel", "hyperparallel.*"]),
+    # Each dependency has its reason in the README, section "Dependencies".
+    install_requires=[
+        "mindspore>=2.9,<2.11",
+        "numpy<2",
+        "pydantic>=2",
+        "PyYAML>=6",
+        "scikit-learn>=1.3",
+        "tqdm>=4.60",
+    ],
+    extras_require={
+        "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.6"],
+    },
+    entry_points={"console_scripts": ["hyperparallel = hyperparallel.cli:main"]},
+)
