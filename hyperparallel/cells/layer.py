@@ -15,6 +15,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
+from hyperparallel.algebra import LayerSpec, ModelSpec
 from hyperparallel.errors import ModelError
 
 
@@ -76,10 +77,28 @@ def check_layers(layers: Sequence[Layer]) -> None:
             raise ModelError(f"layer {layer.name!r} declares metrics {layer.metrics}; only the last layer may")
 
 
+def model_spec(layers: Sequence[Layer], costs: Sequence[float] | None = None) -> ModelSpec:
+    """Describe a layer list to the algebra.
+
+    Args:
+        layers: the whole model.
+        costs: forward + backward time of each layer, for `slabs=balanced`; default: all equal.
+
+    Raises:
+        ModelError: see `check_layers`.
+
+    Returns:
+        The model that `derive` takes.
+    """
+    check_layers(layers)
+    costs = [1.0] * len(layers) if costs is None else list(costs)
+    return ModelSpec(
+        tuple(LayerSpec(layer.part, layer.trainable, cost) for layer, cost in zip(layers, costs, strict=True))
+    )
+
+
 def build_layer(layer: Layer, seed: int) -> nn.Cell:
     """Build one layer's Cell with weights that depend on (seed, name) only, and globally named parameters.
-
-    Tied parameters are drawn under the name they are tied to by `copy_tied`, once all Cells exist.
 
     Args:
         layer: the layer to build.

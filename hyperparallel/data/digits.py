@@ -112,14 +112,14 @@ class Digits:
         pool = self.pool()
         numbers_N = pool[rng.integers(len(pool), size=count)]
         images_D88, digits_D = bundled()
-        ids, labels_T = self._text(digits_D[numbers_N].tolist())
+        ids_T, labels_T = self._text(digits_D[numbers_N].tolist())
         images_N1SS = None
         if pixels:
             repeat = self.config.image_size // BUNDLED_SIDE
             images_N1SS = images_D88[numbers_N, None].repeat(repeat, axis=2).repeat(repeat, axis=3)
         return Sample(
             images_N1SS,
-            ids,
+            ids_T,
             labels_T,
             self.tokens_per_image,
             image_count=count,

@@ -67,6 +67,8 @@ def test_a_sample_depends_on_seed_split_and_index_only():
     assert text(3) == reference
     others = [text(4), text(3, seed=1), text(3, split="held_out")]
     assert reference not in others
+    train, held_out = ([make(split=s).describe(i).images for i in range(30)] for s in ("train", "held_out"))
+    assert train != held_out
 
 
 def test_without_pixels_the_text_is_the_same():

@@ -96,6 +96,13 @@ def test_only_owned_pixels_are_rendered_and_each_sample_is_made_once():
     assert source.read == [6, 7, 18, 19]
 
 
+def test_a_stage_without_columns_reads_no_sample():
+    source = Counting()
+    requests = {1: ((0, 1), ()), 2: ((1,), ("labels",))}
+    list(StepFeed(source, 2, 2).stream(requests, 0, 3))
+    assert source.read == [1, 3, 5] and not source.rendered
+
+
 def test_two_streams_at_once_do_not_mix():
     feed = StepFeed(Counting(), 4, 2)
     requests = {0: ((0, 1), COLUMNS)}
@@ -108,8 +115,10 @@ def test_no_steps_is_an_empty_stream(first, last):
     assert list(StepFeed(Counting(), 4, 2).stream({0: ((0,), COLUMNS)}, first, last)) == []
 
 
-def test_the_stream_stays_few_steps_ahead_and_stops_when_closed():
-    source, before = Counting(), ds.config.get_prefetch_size()
+def test_the_stream_stays_few_steps_ahead_and_stops_when_closed(monkeypatch):
+    source = Counting()
+    monkeypatch.setattr("hyperparallel.data.prefetch.ROWS_AHEAD", 3)
+    before = ds.config.get_prefetch_size()
     stream = StepFeed(source, 1, 1).stream({0: ((0,), COLUMNS)}, 0, 10**6)
     next(stream)
     time.sleep(0.1)

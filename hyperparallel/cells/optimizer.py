@@ -1,0 +1,64 @@
+"""AdamW over a rank's own parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mindspore import Parameter, Tensor, ops
+from mindspore.experimental import optim
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Settings of the optimizer.
+
+    Args:
+        lr: learning rate > 0; `Runner.step` can override it per step.
+        weight_decay: decoupled decay of matrices; vectors (norms, biases) are not decayed.
+        betas: decay rates of the two moments, in [0, 1).
+        eps: added to the root of the second moment, > 0.
+        clip_norm: global gradient norm is scaled down to this; 0 turns it off.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    clip_norm: float = 1.0
+
+
+class Optimizer:
+    """Update parameters in place; holds state only for the parameters it was given.
+
+    Args:
+        settings: see `AdamW`.
+        parameters: the trainable parameters of this rank, possibly none.
+    """
+
+    def __init__(self, settings: AdamW, parameters: Sequence[Parameter]):
+        self.parameters = list(parameters)
+        self._order = sorted(range(len(self.parameters)), key=lambda index: self.parameters[index].ndim < 2)
+        groups = []
+        for matrices, decay in ((True, settings.weight_decay), (False, 0.0)):
+            group = [p for p in self.parameters if (p.ndim >= 2) is matrices]
+            if group:
+                groups.append({"params": group, "weight_decay": decay})
+        self._adamw = optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps) if groups else None
+
+    def update(self, gradients: Sequence[Tensor], lr: float) -> None:
+        """Apply one step.
+
+        Args:
+            gradients: one per parameter, in the order given to the constructor.
+            lr: learning rate of this step.
+        """
+        if self._adamw is None:
+            return
+        for group in self._adamw.param_groups:
+            ops.assign(group["lr"], Tensor(lr, group["lr"].dtype))
+        self._adamw(tuple(gradients[index] for index in self._order))
+
+    def state(self) -> list[Parameter]:
+        """Return the optimizer's own parameters (moments and step), for inspection."""
+        return [] if self._adamw is None else [*self._adamw.exp_avg, *self._adamw.exp_avg_sq]

@@ -1,0 +1,171 @@
+"""A slab: the layers of one stage as one Cell, with a forward and a backward that reuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from hyperparallel.cells.layer import Layer, build_layer
+from hyperparallel.errors import DataError, ModelError
+
+Carry = Tensor | tuple[Tensor, ...]
+"""What one layer hands to the next."""
+
+
+class _Chain(nn.Cell):
+    """Call layers in sequence, each with the carry and its own columns.
+
+    The last stage packs (loss, weight, *metrics) into one vector: a second output that the compiler folds to a
+    constant is one object for all calls, and the second micro-batch in flight then fails to differentiate.
+    """
+
+    def __init__(self, cells: Sequence[nn.Cell], picks: Sequence[tuple[int, ...]], has_carry: bool, packs: bool):
+        # Parameters have global names already; without auto_prefix=False they would be renamed by position.
+        super().__init__(auto_prefix=False)
+        self.layers = nn.CellList(cells, auto_prefix=False)
+        self.picks = tuple(picks)
+        self.first_column = int(has_carry)
+        self.packs = packs
+
+    def construct(self, *inputs):
+        carry = inputs[0] if self.first_column else None
+        for index, cell in enumerate(self.layers):
+            arguments = ()
+            for column in self.picks[index]:
+                arguments += (inputs[self.first_column + column],)
+            carry = cell(*arguments) if index == 0 and not self.first_column else cell(carry, *arguments)
+        if self.packs:
+            packed = ()
+            for value in carry:
+                packed += (value.astype(ms.float32).reshape(1),)
+            carry = ops.concat(packed)
+        return carry
+
+
+class _CompiledChain(_Chain):
+    """The same as one compiled graph. `dynamic=1` compiles for the first shapes, then serves any."""
+
+    @ms.jit(dynamic=1)
+    def construct(self, *inputs):
+        return super().construct(*inputs)
+
+
+class Slab:
+    """The layers of one stage on this rank.
+
+    Args:
+        layers: all layers of the model.
+        span: (first, one past the last) layer of this stage.
+        seed: seed of the initial weights.
+        backward: whether the stage has backwards; without, nothing is kept after a forward.
+        sends_gradient: whether its backward must return the gradient of the carry.
+        jit: compile forward and backward; False runs op by op.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        span: tuple[int, int],
+        seed: int,
+        *,
+        backward: bool,
+        sends_gradient: bool,
+        jit: bool,
+    ):
+        own = layers[span[0] : span[1]]
+        self.names = [layer.name for layer in own]
+        self.columns = tuple(dict.fromkeys(column for layer in own for column in layer.columns))
+        self.is_last = span[1] == len(layers)
+        picks = [tuple(self.columns.index(column) for column in layer.columns) for layer in own]
+        cells = [build_layer(layer, seed) for layer in own]
+        for layer, cell in zip(own, cells, strict=True):
+            _copy_tied(layer, cell, layers, seed)
+        self.chain = (_CompiledChain if jit else _Chain)(cells, picks, span[0] > 0, packs=self.is_last)
+        self.weights = ms.ParameterTuple([p for p in self.chain.get_parameters() if p.requires_grad])
+        self.sends_gradient = sends_gradient
+        self.has_carry = span[0] > 0
+        self.trains = backward
+        self._differentiate = None
+        if backward:
+            wants_weights = len(self.weights) > 0
+            self._differentiate = ops.GradOperation(get_all=sends_gradient, get_by_list=wants_weights, sens_param=True)
+
+    def inputs(self, carry: Carry | None, micro_batch: Mapping[str, np.ndarray], mb: int) -> tuple:
+        """Collect the arguments of a forward: the carry, then the columns as Tensors.
+
+        Raises:
+            DataError: the micro-batch lacks a column that a layer here reads.
+        """
+        for column in self.columns:
+            if column not in micro_batch:
+                raise DataError(
+                    f"micro-batch {mb} has no column {column!r}, which {self.names[0]} .. {self.names[-1]} read; "
+                    f"it has {', '.join(sorted(micro_batch)) or 'none'}"
+                )
+        columns = tuple(Tensor(micro_batch[column]) for column in self.columns)
+        return (carry, *columns) if self.has_carry else columns
+
+    def forward(self, inputs: tuple, train: bool) -> Carry:
+        """Run the layers; with `train`, keep what the backward needs until `backward` gets the same inputs."""
+        self.chain.set_train(train)
+        self.chain.set_grad(train and self.trains)
+        return self.chain(*inputs)
+
+    def backward(self, inputs: tuple, gradient: Carry) -> tuple[Carry | None, tuple[Tensor, ...]]:
+        """Run the backward of an earlier `forward(inputs, train=True)`.
+
+        Args:
+            inputs: the very same tensor objects as in the forward, or it would be run again.
+            gradient: of the stage's output.
+
+        Returns:
+            The gradient of the carry (None unless it is sent upstream) and those of `weights`.
+        """
+        weights = (self.weights,) if len(self.weights) else ()
+        result = self._differentiate(self.chain, *weights)(*inputs, gradient)
+        if self.sends_gradient and weights:
+            return result[0][0], result[1]
+        if self.sends_gradient:
+            return result[0], ()
+        return None, result
+
+    @staticmethod
+    def loss_gradient(packed: Tensor) -> Tensor:
+        """Return the gradient that starts a backward at the packed loss: 1 for it, 0 for weight and metrics."""
+        return Tensor(np.eye(1, packed.size, dtype=np.float32)[0])
+
+
+def canonical_names(layers: Sequence[Layer]) -> dict[str, str]:
+    """Map the global name of every tied parameter to the name of the parameter it is tied to."""
+    return {f"{layer.name}.{local}": target for layer in layers for local, target in layer.tied.items()}
+
+
+def layer_of(name: str, layers: Sequence[Layer]) -> int:
+    """Return the index of the layer that holds a parameter, by its global name.
+
+    Raises:
+        ModelError: no layer's name is a prefix of it.
+    """
+    fits = [index for index, layer in enumerate(layers) if name.startswith(layer.name + ".")]
+    if not fits:
+        raise ModelError(
+            f"parameter {name!r} belongs to no layer; layers are named {layers[0].name!r} .. {layers[-1].name!r}"
+        )
+    return max(fits, key=lambda index: len(layers[index].name))
+
+
+def _copy_tied(layer: Layer, cell: nn.Cell, layers: Sequence[Layer], seed: int) -> None:
+    """Start tied parameters from the values of what they are tied to, drawn again here if it lives elsewhere."""
+    own = dict(cell.parameters_and_names())
+    for local, target in layer.tied.items():
+        source_layer = layers[layer_of(target, layers)]
+        source = {p.name: p for p in build_layer(source_layer, seed).get_parameters()}
+        if local not in own or target not in source or own[local].shape != source[target].shape:
+            raise ModelError(
+                f"layer {layer.name!r} ties {local!r} to {target!r}; both must exist and have the same shape "
+                f"(here: {', '.join(own)}; there: {', '.join(source)})"
+            )
+        own[local].set_data(Tensor(source[target].asnumpy()))

@@ -1,0 +1,198 @@
+"""Messages between ranks and reductions over groups: the only file that talks to MindSpore's communication.
+
+A message is one byte tensor: header (magic, step, stage, kind, micro-batch, shapes and types), payload, trailer.
+The receiver checks all of it, so a message that is not the awaited one, or was not filled, names both ends. A channel
+(one sender, one receiver) starts with room for small messages; one that does not fit is announced by its header and
+follows, and both ends widen the channel by the same rule, so after the first step each message is a single one.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+
+from hyperparallel.algebra import Action
+from hyperparallel.algebra.program import SEND_B, SEND_F
+from hyperparallel.errors import TransportError
+
+_HEAD = struct.Struct("<8sIIIIIQ")  # magic, step, stage, kind, micro-batch, number of arrays, payload bytes
+_ARRAY = struct.Struct("<8sI8Q")  # dtype, number of dimensions, dimensions
+_MAGIC, _FOLLOWS, _END = b"HYPERPAR", b"FOLLOWS!", b"THE END."
+_KINDS = (SEND_F, SEND_B)
+_ROOM = 4096  # bytes a channel starts with
+
+
+class Tag(NamedTuple):
+    """What a message is: the SEND action that made it, and the step."""
+
+    action: Action
+    step: int
+
+
+class Transport:
+    """Point-to-point messages and sums among the ranks of one job.
+
+    Args:
+        rank: this process, 0..size-1.
+        size: number of processes; 1 needs no communication at all.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1):
+        self.rank, self.size = rank, size
+        self._room: dict[tuple[int, int], int] = defaultdict(lambda: _ROOM)
+        self._in_flight: list[tuple[object, Tensor]] = []
+        self._reduces: dict[tuple[int, ...], ops.AllReduce] = {}
+
+    @classmethod
+    def start(cls) -> Transport:
+        """Join the job that `msrun` started this process in; alone, return a transport of size 1.
+
+        Gives the rank one compute thread: ranks share the machine's cores.
+
+        Raises:
+            ConfigError: the job uses a device type other than CPU or Ascend.
+        """
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        if "MS_WORKER_NUM" not in os.environ:
+            return cls()
+        from mindspore import communication
+        from mindspore._c_expression import CollectiveManager
+
+        communication.init()
+        rank, size = communication.get_rank(), communication.get_group_size()
+        # Send and receive look this name up; on CPU nobody else creates it (design, section 6).
+        CollectiveManager.get_instance().create_group("hccl_world_group", list(range(size)))
+        return cls(rank, size)
+
+    def send(self, peer: int, tag: Tag, arrays: Sequence[np.ndarray]) -> None:
+        """Send arrays to another rank; returns at once (buffered).
+
+        Args:
+            peer: receiving rank.
+            tag: what this message is.
+            arrays: at most 8 dimensions each; any numpy type.
+        """
+        message = _pack(tag, arrays)
+        channel = (self.rank, peer)
+        if len(message) > self._room[channel]:
+            announcement = _HEAD.pack(_FOLLOWS, tag.step, *_describe(tag), len(arrays), len(message))
+            self._isend(peer, announcement)
+            self._room[channel] = _widened(len(message))
+        self._isend(peer, message)
+
+    def receive(self, peer: int, tag: Tag) -> list[np.ndarray]:
+        """Wait for the next message of a channel.
+
+        Args:
+            peer: sending rank.
+            tag: what it must be.
+
+        Raises:
+            TransportError: it is another message, or it is not complete; names both ends.
+
+        Returns:
+            The arrays as sent.
+        """
+        channel = (peer, self.rank)
+        data = self._recv(peer, self._room[channel])
+        magic, *_, size = _HEAD.unpack_from(data)
+        if magic == _FOLLOWS:
+            self._room[channel] = _widened(size)
+            data = self._recv(peer, size)
+        return self._unpack(peer, tag, data)
+
+    def sum(self, values: Tensor, ranks: Sequence[int]) -> Tensor:
+        """Sum a tensor over some ranks, which all call this; every one gets the same bits.
+
+        Args:
+            values: float tensor of any shape, the same on all of them.
+            ranks: members, this rank among them.
+        """
+        key = tuple(sorted(ranks))
+        assert self.rank in key, f"rank {self.rank} is not in {key}"
+        if len(key) == 1:
+            return values
+        if key not in self._reduces:
+            self._reduces[key] = self._create_group(key)
+        return self._reduces[key](values)
+
+    def sum_all(self, values: np.ndarray) -> np.ndarray:
+        """Sum a small float32 array over all ranks."""
+        return self.sum(Tensor(values.astype(np.float32)), range(self.size)).asnumpy()
+
+    def flush(self) -> None:
+        """Forget the buffers of sends; call when all ranks are known to have received (after a reduction)."""
+        for handle, _ in self._in_flight:
+            handle.wait()
+        self._in_flight.clear()
+
+    def _create_group(self, key: tuple[int, ...]) -> ops.AllReduce:
+        if len(key) == self.size:
+            return ops.AllReduce()
+        from mindspore import communication
+
+        name = "hyperparallel-" + "-".join(map(str, key))
+        communication.create_group(name, list(key))
+        return ops.AllReduce(group=name)
+
+    def _isend(self, peer: int, data: bytes) -> None:
+        from mindspore.mint import distributed
+
+        tensor = Tensor(np.frombuffer(data, np.uint8))
+        self._in_flight.append((distributed.isend(tensor, peer), tensor))
+
+    def _recv(self, peer: int, room: int) -> bytes:
+        from mindspore.mint import distributed
+
+        tensor = Tensor(np.zeros(room, np.uint8))
+        distributed.recv(tensor, peer)
+        return tensor.asnumpy().tobytes()
+
+    def _unpack(self, peer: int, tag: Tag, data: bytes) -> list[np.ndarray]:
+        """Check a message against the tag that was awaited and take it apart."""
+        ends = f"from rank {peer} to rank {self.rank}, step {tag.step}, {tag.action}"
+        magic, step, stage, kind, mb, count, size = _HEAD.unpack_from(data)
+        if magic != _MAGIC or kind >= len(_KINDS):
+            raise TransportError(f"message {ends}: was not filled by its sender (starts with {magic!r})")
+        got = Tag(Action(stage, _KINDS[kind], mb), step)
+        if got != tag:
+            raise TransportError(
+                f"message {ends}: got {got.action} of step {got.step} instead; both ranks must run one plan"
+            )
+        offset = _HEAD.size + count * _ARRAY.size
+        end = offset + size
+        if data[end : end + len(_END)] != _END:
+            raise TransportError(f"message {ends}: is cut short; {size} bytes were announced")
+        arrays = []
+        for index in range(count):
+            dtype, dims, *shape = _ARRAY.unpack_from(data, _HEAD.size + index * _ARRAY.size)
+            kind_ = np.dtype(dtype.rstrip(b"\0").decode())
+            number = int(np.prod(shape[:dims]))
+            arrays.append(np.frombuffer(data, kind_, number, offset).reshape(shape[:dims]))
+            offset += number * kind_.itemsize
+        return arrays
+
+
+def _describe(tag: Tag) -> tuple[int, int, int]:
+    return tag.action.stage, _KINDS.index(tag.action.kind), tag.action.mb
+
+
+def _widened(size: int) -> int:
+    """Both ends compute the same new room from the size of the message that did not fit."""
+    return 1 << (size - 1).bit_length()
+
+
+def _pack(tag: Tag, arrays: Sequence[np.ndarray]) -> bytes:
+    payload = [np.ascontiguousarray(array) for array in arrays]
+    parts = [_HEAD.pack(_MAGIC, tag.step, *_describe(tag), len(payload), sum(array.nbytes for array in payload))]
+    for array in payload:
+        shape = array.shape + (0,) * (8 - array.ndim)
+        parts.append(_ARRAY.pack(array.dtype.str.encode(), array.ndim, *shape))
+    return b"".join([*parts, *(array.tobytes() for array in payload), _END])
