@@ -14,7 +14,7 @@ from hyperparallel.algebra.lower import Programs, lower
 from hyperparallel.algebra.model import ModelSpec
 from hyperparallel.algebra.placement import Placement, place
 from hyperparallel.algebra.program import Action, Program
-from hyperparallel.algebra.regions import Region, resolve
+from hyperparallel.algebra.regions import Region, fill_parts, resolve
 from hyperparallel.algebra.seams import Seam, seam
 from hyperparallel.algebra.skeletons import Layout, Replicated, Sharded, registry
 from hyperparallel.algebra.validate import validate_programs
@@ -26,7 +26,7 @@ class Plan:
     """Everything a schedule line means for a model, P ranks and M micro-batches.
 
     Args:
-        schedule: in normal form.
+        schedule: in normal form, every region with its parts.
         model: the layers it was derived for.
         regions: the cut, in input-to-loss order.
         placement: stages, paths, owners and gates.
@@ -86,7 +86,8 @@ def derive(schedule: Schedule | str, model: ModelSpec, ranks: int, micro_batches
     """
     if ranks < 1 or micro_batches < 1:
         raise ScheduleError(f"ranks={ranks}, micro_batches={micro_batches}; both must be at least 1")
-    schedule = normal_form(parse(schedule) if isinstance(schedule, str) else schedule)
+    schedule = parse(schedule) if isinstance(schedule, str) else schedule
+    schedule = normal_form(fill_parts(schedule, model))
     regions = resolve(schedule, model, ranks, micro_batches)
     placement = place(regions, model, ranks, micro_batches)
     layouts = [region.layout for region in regions]

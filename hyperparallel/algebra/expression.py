@@ -112,7 +112,7 @@ def normal_form(schedule: Schedule) -> Schedule:
         if region.layout is Layout.REPLICATED:
             region = replace(region, count=1)
             last = joined[-1] if joined else None
-            if last and last.layout is Layout.REPLICATED and _same_options(last, region):
+            if last and last.layout is Layout.REPLICATED and _can_join(last, region):
                 joined[-1] = replace(last, parts=last.parts + region.parts)
                 continue
         joined.append(region)
@@ -121,7 +121,7 @@ def normal_form(schedule: Schedule) -> Schedule:
 
 def caret(text: str, at: int, message: str) -> str:
     """Return a message with the line and a caret under position `at`."""
-    line = text.replace("\n", " ").replace("\t", " ")
+    line = re.sub(r"\s", " ", text)
     return f"{message}\n  {line}\n  {' ' * at}^"
 
 
@@ -131,9 +131,11 @@ def did_you_mean(word: str, legal: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _same_options(left: RegionExpr, right: RegionExpr) -> bool:
-    keys = registry()[left.skeleton].options
-    return left.skeleton == right.skeleton and all(left.option(key) == right.option(key) for key in keys)
+def _can_join(left: RegionExpr, right: RegionExpr) -> bool:
+    """Same skeleton, equal options, and parts named in both or in neither (else one region's layers get lost)."""
+    if left.skeleton != right.skeleton or bool(left.parts) != bool(right.parts):
+        return False
+    return all(left.option(key) == right.option(key) for key in registry()[left.skeleton].options)
 
 
 def _print_value(value: Value) -> str:
@@ -262,10 +264,10 @@ class _Parser:
 
     def value(self, skeleton: str, key: Token, seen: list[tuple[str, Value]]) -> Value:
         """value ::= name | integer | "[" integer ("," integer)* "]" , checked against the skeleton's option."""
-        legal = registry()[skeleton].options
-        if key.text not in legal:
-            hint = did_you_mean(key.text, legal)
-            self._fail(key.at, f"{skeleton} has no option {key.text!r}; expected one of {', '.join(legal)}{hint}")
+        options = registry()[skeleton].options
+        if key.text not in options:
+            hint = did_you_mean(key.text, options)
+            self._fail(key.at, f"{skeleton} has no option {key.text!r}; expected one of {', '.join(options)}{hint}")
         if key.text in dict(seen):
             self._fail(key.at, f"option {key.text!r} is given twice")
         at = self.here.at
@@ -279,9 +281,10 @@ class _Parser:
         else:
             text = self.word(f"a value of {key.text}").text
             value = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else text
-        option = legal[key.text]
+        option = options[key.text]
         if not option.accepts(value):
             words = [word.strip(",") for word in option.expected.split()]
-            hint = did_you_mean(str(value), [word for word in words if len(word) > 3]) if isinstance(value, str) else ""
+            legal = [word for word in words if option.accepts(word)]
+            hint = did_you_mean(value, legal) if isinstance(value, str) else ""
             self._fail(at, f"{key.text}={_print_value(value)} is not possible; expected {option.expected}{hint}")
         return value

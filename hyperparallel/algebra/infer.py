@@ -31,6 +31,8 @@ def check_table(programs: Sequence[Program], ranks: int, micro_batches: int) -> 
     Returns:
         The placement and the programs with messages.
     """
+    if ranks < 1 or micro_batches < 1:
+        raise PlanError(f"ranks={ranks}, micro_batches={micro_batches}; both must be at least 1")
     while len(programs) > ranks and not programs[-1]:
         programs = programs[:-1]  # a file may end with blank lines
     if len(programs) != ranks:
@@ -52,12 +54,13 @@ def infer_placement(programs: Sequence[Program], ranks: int, micro_batches: int)
     """Read regions, owners and gates out of the compute actions.
 
     Raises:
-        PlanError: the table is empty, or a row holds a stage of another rank or far out of range.
+        PlanError: the table is empty, a row holds a stage of another rank or far out of range, or forwards lack.
     """
     actions = [action for program in programs for action in program if action.kind in COMPUTE]
     if not actions:
         raise PlanError("the table has no compute action; expected cells such as 0F0")
     regions = _regions(programs, ranks)
+    _refuse_absent(programs, micro_batches)
     forwards: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     backward: set[int] = set()
     for stage, kind, mb in actions:
@@ -106,6 +109,20 @@ def _regions(programs: Sequence[Program], ranks: int) -> int:
                 "number stages from 0 without holes",
             )
     return max(stages) // ranks + 1
+
+
+def _refuse_absent(programs: Sequence[Program], micro_batches: int) -> None:
+    """Refuse a table with too few forwards for M micro-batches, before a mistyped M makes billions of paths."""
+    forwards = [action.mb for program in programs for action in program if action.kind == F]
+    if micro_batches > len(forwards):
+        absent = next(mb for mb in range(micro_batches) if mb not in forwards)
+        raise refuse(
+            programs,
+            0,
+            len(programs[0]),
+            f"micro-batch {absent} has no forward on any rank; M is {micro_batches}",
+            f"add micro-batch {absent} to the table, or correct the number of micro-batches",
+        )
 
 
 def _owners(ranks_by_mb: dict[int, list[int]], ranks: int, micro_batches: int) -> tuple[int, ...] | None:

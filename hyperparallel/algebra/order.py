@@ -157,11 +157,13 @@ def _through(source: Event, target: Event, coll: Coll, kind: str, plan: Plan) ->
 def _reduce_edges(plan: Plan) -> list[Edge]:
     """Accumulate edges from every Bwd of a trainable stage into its reduce, and from there to the barrier."""
     placement, edges, barrier = plan.placement, [], StepBarrier()
-    for (stage, mb), _ in placement.neighbours.items():
+    for stage in range(placement.stages):
         if placement.gates[stage].reduces:
             region, rank = placement.region_of(stage), placement.rank_of(stage)
             group = "DataGroup" if plan.regions[region].owner is None else "ReplicaGroup"
+            # A copy that owns no micro-batch (M < P) still takes part, with a sum of nothing.
             reduce = DpReduce(region, group, rank)
-            edges += [(Bwd(region, rank, mb), reduce, "Accumulate"), (reduce, barrier, "Sequence")]
+            mbs = [mb for mb, path in enumerate(placement.paths) if stage in path]
+            edges += [(Bwd(region, rank, mb), reduce, "Accumulate") for mb in mbs] + [(reduce, barrier, "Sequence")]
     last = [Loss(placement.rank_of(path[-1]), mb) for mb, path in enumerate(placement.paths)]
-    return list(dict.fromkeys(edges)) + [(loss, barrier, "Sequence") for loss in last]
+    return edges + [(loss, barrier, "Sequence") for loss in last]

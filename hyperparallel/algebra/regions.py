@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hyperparallel.algebra.expression import RegionExpr, Schedule, caret, did_you_mean
@@ -37,7 +36,7 @@ def resolve(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int
     """Cut the model into the schedule's regions.
 
     Args:
-        schedule: in normal form.
+        schedule: in normal form, every region with its parts (`fill_parts`).
         model: the layers, in parts.
         ranks: P >= 1.
         micro_batches: M >= 1.
@@ -49,10 +48,9 @@ def resolve(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int
     Returns:
         The regions in input-to-loss order; their spans tile the model.
     """
-    named = _fill_parts(schedule, model)
-    _check_tiling(named, schedule, model)
+    _check_tiling(schedule, model)
     regions: list[Region] = []
-    for expr in named:
+    for expr in schedule.regions:
         span = (model.span(expr.parts[0])[0], model.span(expr.parts[-1])[1])
         if expr.layout is Layout.REPLICATED:
             owner = _owners(expr, schedule, ranks, micro_batches)
@@ -76,11 +74,15 @@ def _error(schedule: Schedule, expr: RegionExpr, message: str) -> ScheduleError:
     return ScheduleError(caret(schedule.source or str(schedule), expr.at, message))
 
 
-def _fill_parts(schedule: Schedule, model: ModelSpec) -> list[RegionExpr]:
-    """Give parts to regions written without any: one part each, or all parts to a single region."""
+def fill_parts(schedule: Schedule, model: ModelSpec) -> Schedule:
+    """Give parts to regions written without any: one part each, or all parts to a single region.
+
+    Raises:
+        ScheduleError: some regions name parts and others do not, or their number is not that of the parts.
+    """
     regions, parts = list(schedule.regions), model.parts
     if all(region.parts for region in regions):
-        return regions
+        return schedule
     if any(region.parts for region in regions):
         bare = next(region for region in regions if not region.parts)
         raise _error(
@@ -89,7 +91,7 @@ def _fill_parts(schedule: Schedule, model: ModelSpec) -> list[RegionExpr]:
             f"{bare.skeleton} names no part while others do; name parts in every region or in none",
         )
     if len(regions) == 1:
-        return [replace(regions[0], parts=parts)]
+        return Schedule((replace(regions[0], parts=parts),), schedule.source)
     if len(regions) != len(parts):
         raise _error(
             schedule,
@@ -97,13 +99,14 @@ def _fill_parts(schedule: Schedule, model: ModelSpec) -> list[RegionExpr]:
             f"{len(regions)} regions without part names for {len(parts)} parts ({', '.join(parts)}); "
             "write the parts, such as 1f1b(vision+llm)",
         )
-    return [replace(region, parts=(part,)) for region, part in zip(regions, parts, strict=True)]
+    named = (replace(region, parts=(part,)) for region, part in zip(regions, parts, strict=True))
+    return Schedule(tuple(named), schedule.source)
 
 
-def _check_tiling(regions: Sequence[RegionExpr], schedule: Schedule, model: ModelSpec) -> None:
+def _check_tiling(schedule: Schedule, model: ModelSpec) -> None:
     """Every part exactly once, in the model's order."""
     remaining = list(model.parts)
-    for region in regions:
+    for region in schedule.regions:
         for part in region.parts:
             if part not in model.parts:
                 hint = did_you_mean(part, model.parts)
@@ -120,7 +123,7 @@ def _check_tiling(regions: Sequence[RegionExpr], schedule: Schedule, model: Mode
     if remaining:
         raise _error(
             schedule,
-            regions[-1],
+            schedule.regions[-1],
             f"part{'s' if len(remaining) > 1 else ''} {', '.join(map(repr, remaining))} of the model "
             f"{'are' if len(remaining) > 1 else 'is'} not scheduled; add a region or merge with '+'",
         )

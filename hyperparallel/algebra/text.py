@@ -35,13 +35,15 @@ def from_csv(text: str, name: str = "<text>") -> tuple[tuple[Action, ...], ...]:
     Raises:
         ProgramSyntaxError: names file, row and column (from 1) of the first cell that is not an action.
     """
-    programs = []
+    programs, rows = [], []
     try:
         # strict: a stray quote is an error, not a cell that swallows the rest of the file.
-        rows = list(csv.reader(io.StringIO(text), strict=True))
+        for cells in csv.reader(io.StringIO(text), strict=True):
+            rows.append(cells)
     except csv.Error as error:
         raise ProgramSyntaxError(
-            f"{name}: not a CSV table ({error}); expected one row per rank with cells such as 0F0,1F0"
+            f"{name}, row {len(rows) + 1}: not a CSV table ({error}); "
+            "expected one row per rank with cells such as 0F0,1F0"
         ) from None
     for row, cells in enumerate(rows, start=1):
         program = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +10,15 @@ from typing import NamedTuple
 
 from hyperparallel.algebra import LayerSpec, ModelSpec, Plan, Schedule
 from hyperparallel.algebra.expression import did_you_mean
-from hyperparallel.algebra.program import SEND_B, SEND_F, Action, B, F
+from hyperparallel.algebra.program import SEND_B, SEND_F, Action, B, F, I, W
 from hyperparallel.algebra.skeletons import Layout
 from hyperparallel.errors import ScheduleError
 
 LAYERS_PER_SLAB = 24
 """Layers that a part gets per slab when only its cost is known: fine enough to balance slabs by cost."""
+
+MOST_SLABS = 4096
+"""More slabs than this are a typing error, and would make millions of layers."""
 
 
 class PartCost(NamedTuple):
@@ -29,7 +33,7 @@ class Costs:
     """Durations of actions.
 
     Args:
-        compute: (stage, kind) -> time, or a list of times by micro-batch.
+        compute: (stage, kind) -> time, or a list of times by micro-batch; I and W that are missing are half of B.
         alpha: time of a message of zero bytes.
         beta: time per byte.
         message_bytes: (stage, SEND_F or SEND_B) -> bytes, or a list by micro-batch; missing means 0.
@@ -49,6 +53,8 @@ class Costs:
         key = (action.stage, action.kind)
         if action.kind in (SEND_F, SEND_B):
             return self.alpha + self.beta * _pick(self.message_bytes.get(key, 0.0), action.mb)
+        if action.kind in (I, W) and key not in self.compute:
+            return _pick(self.compute[action.stage, B], action.mb) / 2
         return _pick(self.compute[key], action.mb)
 
 
@@ -79,7 +85,10 @@ def parse_part_costs(text: str) -> dict[str, PartCost]:
             )
         if match.group(1) in costs:
             raise ScheduleError(f"--cost {text!r}: part {match.group(1)!r} is given twice")
-        costs[match.group(1)] = PartCost(float(match.group(2)), float(match.group(3)))
+        cost = PartCost(float(match.group(2)), float(match.group(3)))
+        if math.isinf(sum(cost)):
+            raise ScheduleError(f"--cost {text[:60]!r}...: a time of part {match.group(1)!r} is too large for a float")
+        costs[match.group(1)] = cost
     return costs
 
 
@@ -103,18 +112,20 @@ def model_from_costs(
         layers: layer counts by part; by default `LAYERS_PER_SLAB` per slab, so cost-balanced cuts are close.
 
     Raises:
-        ScheduleError: a part of the schedule has no cost.
+        ScheduleError: a part of the schedule has no cost, or it has more slabs than `MOST_SLABS`.
 
     Returns:
         The model, with costs per layer for `slabs=balanced`.
     """
     named = [part for region in schedule.regions for part in region.parts]
     parts = named or list(costs)
-    for part in parts:
-        if part not in costs:
-            hint = did_you_mean(part, costs)
-            raise ScheduleError(f"part {part!r} of {schedule} has no cost; given: {', '.join(costs)}{hint}")
-    count = max((region.count for region in schedule.regions), default=1)
+    _check_given(parts, costs, schedule)
+    count = max((region.count for region in schedule.regions if region.layout is Layout.SHARDED), default=1)
+    if ranks * count > MOST_SLABS:
+        raise ScheduleError(
+            f"{schedule} on {ranks} ranks makes {ranks * count} slabs; at most {MOST_SLABS} can be made up from costs: "
+            "use fewer ranks or a smaller count"
+        )
     specs: list[LayerSpec] = []
     for part in parts:
         slabs = ranks if part == backbone(schedule, parts) else 1
@@ -132,11 +143,15 @@ def costs_from_parts(plan: Plan, parts: Mapping[str, PartCost], alpha: float = 0
         parts: a whole encode's time, and for the backbone the time of one of P slabs.
         alpha: time of a message.
 
+    Raises:
+        ScheduleError: a part of the model has no cost.
+
     Returns:
         Costs of every stage; a slab with layers of several parts costs their sum.
     """
     layers = plan.model.layers
     names = plan.model.parts
+    _check_given(names, parts, plan.schedule)
     share = {part: (plan.ranks if part == backbone(plan.schedule, names) else 1) for part in names}
     number = {part: sum(layer.part == part for layer in layers) for part in names}
     compute: dict[tuple[int, str], float] = {}
@@ -148,3 +163,10 @@ def costs_from_parts(plan: Plan, parts: Mapping[str, PartCost], alpha: float = 0
                 getattr(parts[part], field_) * (share[part] * here[part]) / number[part] for part in names if here[part]
             )
     return Costs(compute, alpha)
+
+
+def _check_given(parts: Sequence[str], costs: Mapping[str, PartCost], schedule: Schedule) -> None:
+    for part in parts:
+        if part not in costs:
+            hint = did_you_mean(part, costs)
+            raise ScheduleError(f"part {part!r} of {schedule} has no cost; given: {', '.join(costs)}{hint}")

@@ -1,0 +1,110 @@
+"""What commands share: the parser that reports through HyperParallelError, number types and size limits."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from typing import Any, NoReturn
+
+from hyperparallel.algebra.expression import did_you_mean
+from hyperparallel.errors import HyperParallelError
+
+MAX_CELLS = 4_000_000
+"""Largest stages x micro-batches that is planned or checked."""
+
+MAX_RANKS = 4096
+"""Largest number of slabs of one pipeline (ranks, times the count of an interleaved region)."""
+
+
+class UsageError(HyperParallelError):
+    """A command line that does not say what to do; the message says what to write."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises UsageError where argparse would print its usage and exit.
+
+    Options are never abbreviated, so a script that works today does not break when an option is added.
+    """
+
+    def __init__(self, **settings: Any):
+        self.options: list[str] = []
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """Add an argument and remember the names of options, for `refuse_unknown`."""
+        self.options += [name for name in names if name.startswith("--")]
+        return super().add_argument(*names, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found wrong."""
+        raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+
+    def refuse_unknown(self, word: str) -> NoReturn:
+        """Raise for an option that this command does not have, with the nearest one that it has."""
+        name = word.split("=")[0]
+        hint = did_you_mean(name, self.options)
+        raise UsageError(
+            f"unknown option {name}{hint or '; it has ' + ', '.join(self.options)}; see {self.prog} --help"
+        )
+
+
+def whole_number(text: str) -> int:
+    """Read a whole number >= 1, for `type=` of an argument."""
+    if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1 such as 4, got {text!r}")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    """Read a finite time >= 0, for `type=` of an argument."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"expected a finite time of at least 0 such as 0.5, got {text!r}")
+    return value
+
+
+def require(command: str, example: str, **given: object) -> None:
+    """Check that options were given.
+
+    Args:
+        command: name for the message.
+        example: a command line that works.
+        given: value by option name with `_` for `-`; None is missing.
+
+    Raises:
+        UsageError: names all options that are missing.
+    """
+    missing = [option_name(name) for name, value in given.items() if value is None]
+    if missing:
+        names = " and ".join([", ".join(missing[:-1])] * (len(missing) > 1) + missing[-1:])
+        raise UsageError(f"{command} needs {names}; for example\n  {example}")
+
+
+def option_name(name: str) -> str:
+    """Return `--micro-batches` for `micro_batches`."""
+    return "--" + name.replace("_", "-")
+
+
+def check_size(ranks: int, micro_batches: int, count: int = 1) -> None:
+    """Refuse sizes that would only fill the memory.
+
+    Args:
+        ranks: P.
+        micro_batches: M.
+        count: n of the largest `*n` in the schedule.
+
+    Raises:
+        UsageError: the plan is too large.
+    """
+    times = f" x {count} (of *{count})" if count > 1 else ""
+    if ranks * count > MAX_RANKS:
+        raise UsageError(f"--ranks {ranks}{times} makes {ranks * count} slabs; at most {MAX_RANKS} are supported")
+    if ranks * count * micro_batches > MAX_CELLS:
+        raise UsageError(
+            f"--ranks {ranks}{times} x --micro-batches {micro_batches} makes {ranks * count * micro_batches} cells; "
+            f"at most {MAX_CELLS} are supported, so use fewer micro-batches"
+        )

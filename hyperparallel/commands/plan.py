@@ -1,0 +1,161 @@
+"""`hyperparallel plan`: derive a plan from a schedule line, check it, and show its timeline and cost."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+from typing import Any
+
+from hyperparallel.algebra import Plan, derive, parse, to_text, validate
+from hyperparallel.algebra.expression import did_you_mean
+from hyperparallel.commands.arguments import UsageError, check_size, duration, option_name, require, whole_number
+from hyperparallel.cost import (
+    Costs,
+    PartCost,
+    Timeline,
+    costs_from_parts,
+    lower_bound,
+    model_from_costs,
+    parse_part_costs,
+    simulate,
+)
+from hyperparallel.views import report
+
+SUMMARY = "show what a schedule does: timeline, step time, bubbles, memory"
+EXAMPLE = (
+    'hyperparallel plan --schedule "transpose(vision) >> 1f1b(llm)" --ranks 4 --micro-batches 8 '
+    "--cost vision=12/0,llm=4/8"
+)
+EPILOG = f"""\
+Quote the schedule line: a shell would take >> for a redirection. Times are in any one unit.
+
+examples:
+  the encoder inside the first slab, then the same work transposed:
+    hyperparallel plan --schedule "1f1b(vision+llm)" --ranks 4 --micro-batches 8 --cost vision=12/0,llm=4/8
+    {EXAMPLE}
+  for scripts:
+    hyperparallel plan --schedule "<transpose, 1f1b>" --ranks 4 --micro-batches 8 --cost vision=12/24,llm=4/8 --json
+  what a training configuration would run, with a value of it changed:
+    hyperparallel plan CONFIG.yaml section.key=value
+"""
+
+_LINE_ONLY = ("schedule", "ranks", "micro_batches", "cost", "layers")
+_MAX_LAYERS = 10_000
+_MAX_TIME = 1e12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `plan`."""
+    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="plan of a training configuration")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values to change in CONFIG.yaml")
+    parser.add_argument("--schedule", metavar="LINE", help='such as "transpose(vision) >> 1f1b(llm)"')
+    parser.add_argument("--ranks", type=whole_number, metavar="P", help="ranks of the pipeline, at least 1")
+    parser.add_argument("--micro-batches", type=whole_number, metavar="M", help="micro-batches of a step, at least 1")
+    parser.add_argument(
+        "--cost",
+        metavar="PART=F/B,...",
+        help="forward/backward time of one micro-batch by part, as in vision=12/0,llm=4/8: a whole encode, and one "
+        "rank's slab of the llm; backward 0 means frozen. A line without names takes the parts in this order",
+    )
+    parser.add_argument("--layers", metavar="PART=N,...", help="layer counts by part, as in vision=4,llm=18")
+    parser.add_argument("--message", type=duration, metavar="ALPHA", help="time of one message (default 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    parser.add_argument("--programs", action="store_true", help="print also what every rank runs, messages included")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan.
+
+    Args:
+        args: of `add_arguments`.
+
+    Raises:
+        HyperParallelError: the arguments, the schedule or the configuration do not work.
+
+    Returns:
+        0.
+    """
+    plan, costs, unit = _from_config(args) if args.config is not None else _from_line(args)
+    validate(plan)
+    timeline = simulate(plan, costs)
+    if args.json:
+        print(json.dumps(as_json(plan, costs, timeline)))
+        return 0
+    print(report(plan, costs, timeline, unit))
+    if args.programs:
+        print("\n" + to_text(plan.programs), end="")
+    return 0
+
+
+def as_json(plan: Plan, costs: Costs, timeline: Timeline) -> dict[str, Any]:
+    """Return what `--json` prints; the keys are part of the interface."""
+    return {
+        "schedule": str(plan.schedule),
+        "ranks": plan.ranks,
+        "micro_batches": plan.micro_batches,
+        "step_time": timeline.step_time,
+        "lower_bound": lower_bound(plan, costs),
+        "bubble": list(timeline.bubble),
+        "peak_live": list(timeline.peak_live),
+        "owner": None if plan.owner is None else list(plan.owner),
+        "programs": [[str(action) for action in program] for program in plan.programs],
+    }
+
+
+def _from_config(args: argparse.Namespace) -> tuple[Plan, Costs, str]:
+    """Derive the plan of a training configuration; only this needs the training package."""
+    given = [option_name(name) for name in _LINE_ONLY if getattr(args, name) is not None]
+    if given:
+        quote = "quote the schedule line and put --schedule before it" if re.search("[(>]", args.config) else ""
+        raise UsageError(
+            f"plan takes a CONFIG.yaml or a schedule line with its options, but got {args.config!r} together with "
+            f"{', '.join(given)}; {quote or 'change values of a CONFIG.yaml with section.key=value'}"
+        )
+    from hyperparallel.training.plan_config import plan_from_config
+
+    plan, costs, unit = plan_from_config(args.config, args.overrides)
+    if args.message is not None:
+        costs = dataclasses.replace(costs, alpha=args.message)
+    return plan, costs, unit
+
+
+def _from_line(args: argparse.Namespace) -> tuple[Plan, Costs, str]:
+    """Derive the plan of a schedule line and part costs."""
+    needed = {name: getattr(args, name) for name in ("schedule", "ranks", "micro_batches", "cost")}
+    require("plan", EXAMPLE, **needed)
+    schedule = parse(args.schedule)
+    check_size(args.ranks, args.micro_batches, max(region.count for region in schedule.regions))
+    parts = _part_costs(args.cost)
+    layers = None if args.layers is None else _layers(args.layers, parts)
+    model = model_from_costs(schedule, parts, args.ranks, layers)
+    plan = derive(schedule, model, args.ranks, args.micro_batches)
+    return plan, costs_from_parts(plan, parts, args.message or 0.0), ""
+
+
+def _part_costs(text: str) -> dict[str, PartCost]:
+    parts = parse_part_costs(text)
+    for part, cost in parts.items():
+        if max(cost) > _MAX_TIME:
+            raise UsageError(f"--cost: a time of {part!r} is above {_MAX_TIME:.0e}; use a larger unit of time")
+    return parts
+
+
+def _layers(text: str, parts: dict[str, PartCost]) -> dict[str, int]:
+    """Parse `vision=4,llm=18`."""
+    layers: dict[str, int] = {}
+    for entry in text.split(","):
+        match = re.fullmatch(r"\s*([A-Za-z0-9_.]+)=([0-9]{1,9})\s*", entry, re.ASCII)
+        if match is None or not 1 <= int(match.group(2)) <= _MAX_LAYERS:
+            raise UsageError(
+                f"--layers {text!r}: {entry!r} is not a layer count; expected part=N such as llm=18 with N from 1 to "
+                f"{_MAX_LAYERS}, joined by commas"
+            )
+        part = match.group(1)
+        if part in layers:
+            raise UsageError(f"--layers {text!r}: part {part!r} is given twice")
+        if part not in parts:
+            raise UsageError(f"--layers {text!r}: part {part!r} has no --cost{did_you_mean(part, parts)}")
+        layers[part] = int(match.group(2))
+    return layers

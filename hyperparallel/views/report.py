@@ -1,0 +1,89 @@
+"""The report of a plan: schedule, picture, step time against its bound, and a table by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hyperparallel.algebra import Plan
+from hyperparallel.cost import Costs, Timeline, lower_bound
+from hyperparallel.views.grid import grid, number
+
+
+def report(plan: Plan, costs: Costs, timeline: Timeline, unit: str = "", width: int | None = None) -> str:
+    """Say what a plan does and what it costs.
+
+    Args:
+        plan: a valid plan.
+        costs: what the timeline was simulated with.
+        timeline: of this plan.
+        unit: printed after times, such as `ms`; empty when the costs have none.
+        width: see `grid`.
+
+    Returns:
+        Lines of text without a last newline.
+    """
+    replicated = [stage for stage in range(plan.placement.stages) if _owner(plan, stage) is not None]
+    bound = lower_bound(plan, costs)
+    return "\n".join(
+        [
+            f"schedule     {plan.schedule}",
+            f"size         P = {_count(plan.ranks, 'rank')}, M = {_count(plan.micro_batches, 'micro-batch', 'es')}",
+            *_stages(plan),
+            "",
+            grid(timeline, width, replicated),
+            "",
+            f"step time    {_time(timeline.step_time, unit)}",
+            f"lower bound  {_time(bound, unit)}{_above(timeline.step_time, bound)}",
+            "",
+            *_table(timeline, unit),
+        ]
+    )
+
+
+def _owner(plan: Plan, stage: int) -> tuple[int, ...] | None:
+    return plan.placement.owners[plan.placement.region_of(stage)]
+
+
+def _count(value: int, noun: str, plural: str = "s") -> str:
+    return f"{value} {noun}{plural if value > 1 else ''}"
+
+
+def _stages(plan: Plan) -> list[str]:
+    """Say which stage numbers belong to which region."""
+    lines = []
+    for index, region in enumerate(plan.regions):
+        first = index * plan.ranks
+        last = first + plan.ranks - 1
+        trainable = any(plan.placement.gates[stage].receives_gradient for stage in range(first, last + 1))
+        lines.append(
+            f"{'' if index else 'stages':13}{first}{f'-{last}' if last > first else ''}: "
+            f"{'+'.join(region.expr.parts)}, {region.layout.value.lower()}{'' if trainable else ', forward only'}"
+        )
+    return lines
+
+
+def _time(value: float, unit: str) -> str:
+    return f"{number(value)} {unit}".rstrip()
+
+
+def _above(step_time: float, bound: float) -> str:
+    """Say how far a step time is above its bound."""
+    if not bound:
+        return ""
+    percent = 100 * (step_time - bound) / bound
+    return " (reached)" if percent < 0.05 else f" (step time is {percent:.1f} % above it)"
+
+
+def _table(timeline: Timeline, unit: str) -> list[str]:
+    """Lay out busy, bubble, peak live and spill of every rank, in columns aligned to the right."""
+    step_time = timeline.step_time
+    rows: list[Sequence[str]] = [("rank", "busy", "bubble", "bubble %", "peak live", "spill")]
+    for rank, (busy, bubble) in enumerate(zip(timeline.busy, timeline.bubble, strict=True)):
+        share = f"{100 * bubble / step_time:.1f}" if step_time else "0.0"
+        live, spill = str(timeline.peak_live[rank]), number(timeline.spill[rank])
+        rows.append((str(rank), number(busy), number(bubble), share, live, spill))
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    if unit:
+        lines[0] += f"   (times in {unit})"
+    return lines

@@ -1,0 +1,135 @@
+"""What the tests of running share: a tiny MLLM, steps with varying images, cases, and one process as reference.
+
+The reference is written without the package's runner: plain MindSpore, one sample after the other, the tied
+head holding the embedding's own Parameter, gradients by `value_and_grad`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cache
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+from mindspore.experimental import optim
+
+from hyperparallel import AdamW, Layer
+from hyperparallel.cells.layer import build_layer
+from hyperparallel.data import COLUMNS, Digits, DigitsConfig, Sample, collate
+from hyperparallel.models import DecoderConfig, MllmConfig, VisionConfig, mllm
+
+STEPS = 5
+SETTINGS = AdamW(lr=3e-3, weight_decay=0.1, clip_norm=1.0)
+SEED = 7
+# Images of the 8 samples of a step: micro-batches of two samples hold 0, 1, 3, 2 images; step 3 has none at all.
+IMAGES = (0, 0, 1, 0, 2, 1, 0, 2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run to compare with one process."""
+
+    schedule: str
+    ranks: int
+    micro_batches: int = 4
+    data_parallel: int = 1
+    vision: bool = True
+    llm: bool = True
+    tied: bool = True
+    jit: bool = True
+
+    @property
+    def name(self) -> str:
+        """File-name safe and unique."""
+        return "_".join(str(value) for value in asdict(self).values()).translate(
+            str.maketrans(" ()>,=[]*+", "----------")
+        )
+
+
+def layers_of(case: Case) -> tuple[Layer, ...]:
+    """Build the model of a case: 4 vision layers and 6 backbone layers."""
+    return mllm(
+        MllmConfig(
+            vision=VisionConfig(width=16, depth=2, heads=2, ffn=32, trainable=case.vision),
+            llm=DecoderConfig(
+                vocab_size=16,
+                width=24,
+                depth=4,
+                heads=4,
+                kv_heads=2,
+                ffn=32,
+                max_length=32,
+                tied=case.tied,
+                trainable=case.llm,
+            ),
+            image_token=3,
+        )
+    )
+
+
+@cache
+def samples_of(step: int) -> tuple[Sample, ...]:
+    """Return the 8 samples of a step; the same for every number of ranks, replicas and micro-batches."""
+    counts = [0] * len(IMAGES) if step == 3 else IMAGES
+    return tuple(
+        Digits(DigitsConfig(min_images=n, max_images=n), 4, "train").sample(step * len(counts) + index)
+        for index, n in enumerate(counts)
+    )
+
+
+def batch_of(step: int, case: Case, replica: int) -> list[dict[str, np.ndarray]]:
+    """Cut a step's samples into the micro-batches of one replica."""
+    size = len(IMAGES) // (case.micro_batches * case.data_parallel)
+    first = replica * case.micro_batches * size
+    own = samples_of(step)[first : first + case.micro_batches * size]
+    return [collate(own[m * size : (m + 1) * size], COLUMNS) for m in range(case.micro_batches)]
+
+
+@cache
+def reference(vision: bool, llm: bool, tied: bool) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Train in one process without pipeline; return the losses and the final parameters by name."""
+    layers = layers_of(Case("", 1, vision=vision, llm=llm, tied=tied))
+    cells = [build_layer(layer, SEED) for layer in layers]
+    if tied:
+        cells[-1].weight = cells[[layer.name for layer in layers].index("llm.embed")].weight
+    unique = {parameter.name: parameter for cell in cells for parameter in cell.get_parameters()}
+    trained = [parameter for parameter in unique.values() if parameter.requires_grad]
+
+    def summed_loss(pixels, ids, labels):
+        carry = cells[0](pixels)
+        for layer, cell in zip(layers[1:-1], cells[1:-1], strict=True):
+            carry = cell(carry, ids) if layer.columns else cell(carry)
+        loss, weight, *_ = cells[-1](carry, labels)
+        return loss, weight
+
+    differentiate = ms.value_and_grad(summed_loss, None, ms.ParameterTuple(trained), has_aux=True)
+    groups = [
+        {"params": [p for p in trained if (p.ndim >= 2) is matrix], "weight_decay": decay}
+        for matrix, decay in ((True, SETTINGS.weight_decay), (False, 0.0))
+    ]
+    adamw = optim.AdamW(groups, lr=SETTINGS.lr, betas=SETTINGS.betas, eps=SETTINGS.eps)
+    order = [p.name for matrix in (True, False) for p in trained if (p.ndim >= 2) is matrix]
+    losses = []
+    for step in range(STEPS):
+        total, weights, sums = 0.0, 0.0, [0.0] * len(trained)
+        for sample in samples_of(step):
+            batch = collate([sample], COLUMNS)
+            (loss, weight), gradients = differentiate(*(Tensor(batch[column]) for column in COLUMNS))
+            total, weights = total + float(loss), weights + float(weight)
+            sums = [left + right.asnumpy().astype(np.float64) for left, right in zip(sums, gradients, strict=True)]
+        mean = {p.name: value / weights for p, value in zip(trained, sums, strict=True)}
+        norm = np.sqrt(sum((value**2).sum() for value in mean.values()))
+        scale = min(1.0, SETTINGS.clip_norm / norm)
+        adamw(tuple(Tensor((mean[name] * scale).astype(np.float32)) for name in order))
+        losses.append(total / weights)
+    final = {name: parameter.asnumpy() for name, parameter in unique.items()}
+    if tied:
+        final["llm.head.weight"] = final["llm.embed.weight"]
+    return losses, final
+
+
+def relative_difference(left: np.ndarray, right: np.ndarray) -> float:
+    """Largest difference over the largest value of the reference `right`."""
+    scale = float(np.abs(right).max())
+    return float(np.abs(left - right).max()) / scale if scale else float(np.abs(left).max())
