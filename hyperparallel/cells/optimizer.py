@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, ops
 from mindspore.experimental import optim
 
@@ -46,7 +48,7 @@ class Optimizer:
                 groups.append({"params": group, "weight_decay": decay})
         self._adamw = optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps) if groups else None
 
-    def update(self, gradients: Sequence[Tensor], lr: float) -> None:
+    def update(self, gradients: Sequence[np.ndarray], lr: float) -> None:
         """Apply one step.
 
         Args:
@@ -57,7 +59,8 @@ class Optimizer:
             return
         for group in self._adamw.param_groups:
             ops.assign(group["lr"], Tensor(lr, group["lr"].dtype))
-        self._adamw(tuple(gradients[index] for index in self._order))
+        # mutable: a tuple of tensors would count as a constant and be logged as such.
+        self._adamw(ms.mutable(tuple(Tensor(gradients[index]) for index in self._order)))
 
     def state(self) -> list[Parameter]:
         """Return the optimizer's own parameters (moments and step), for inspection."""

@@ -144,7 +144,7 @@ class Runner:
         if self.settings.clip_norm > 0:
             norm = self.gradients.global_norm(reduced)
             if norm > self.settings.clip_norm:
-                reduced = [gradient * (self.settings.clip_norm / norm) for gradient in reduced]
+                reduced = [gradient * np.float32(self.settings.clip_norm / norm) for gradient in reduced]
         # Every copy of a parameter gets the same gradient, so copies stay bit-identical.
         by_copy = [g for one, g in zip(self.gradients.shared, reduced, strict=True) for _ in one.parameters]
         self.optimizer.update(by_copy, self.settings.lr if lr is None else lr)
@@ -211,7 +211,7 @@ class Runner:
         table = np.zeros((self.data_parallel, self.plan.micro_batches, 2 + len(names)), np.float32)
         for mb, values in losses.items():
             table[self.replica, mb] = values.asnumpy()
-        table = self.transport.sum_all(table).astype(np.float64)
+        table = self.transport.sum(table, range(self.transport.size)).astype(np.float64)
         self.transport.flush()
         sums = table.sum(axis=(0, 1))
         loss = sums[0] / sums[1] if sums[1] else 0.0

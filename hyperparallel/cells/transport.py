@@ -108,11 +108,11 @@ class Transport:
             data = self._recv(peer, size)
         return self._unpack(peer, tag, data)
 
-    def sum(self, values: Tensor, ranks: Sequence[int]) -> Tensor:
-        """Sum a tensor over some ranks, which all call this; every one gets the same bits.
+    def sum(self, values: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
+        """Sum an array over some ranks, which all call this; every one gets the same bits.
 
         Args:
-            values: float tensor of any shape, the same on all of them.
+            values: float32 array of any shape, the same shape on all of them.
             ranks: members, this rank among them.
         """
         key = tuple(sorted(ranks))
@@ -121,11 +121,7 @@ class Transport:
             return values
         if key not in self._reduces:
             self._reduces[key] = self._create_group(key)
-        return self._reduces[key](values)
-
-    def sum_all(self, values: np.ndarray) -> np.ndarray:
-        """Sum a small float32 array over all ranks."""
-        return self.sum(Tensor(values.astype(np.float32)), range(self.size)).asnumpy()
+        return self._reduces[key](Tensor(values)).asnumpy()
 
     def flush(self) -> None:
         """Forget the buffers of sends; call when all ranks are known to have received (after a reduction)."""

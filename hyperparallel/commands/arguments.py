@@ -16,6 +16,9 @@ MAX_CELLS = 4_000_000
 MAX_RANKS = 4096
 """Largest number of slabs of one pipeline (ranks, times the count of an interleaved region)."""
 
+MAX_TIME = 1e12
+"""Largest time that is accepted; sums over a plan then stay far from the end of the float range."""
+
 
 class UsageError(HyperParallelError):
     """A command line that does not say what to do; the message says what to write."""
@@ -43,10 +46,10 @@ class Parser(argparse.ArgumentParser):
     def refuse_unknown(self, word: str) -> NoReturn:
         """Raise for an option that this command does not have, with the nearest one that it has."""
         name = word.split("=")[0]
-        hint = did_you_mean(name, self.options)
-        raise UsageError(
-            f"unknown option {name}{hint or '; it has ' + ', '.join(self.options)}; see {self.prog} --help"
-        )
+        if name in self.options:
+            raise UsageError(f"{name} is an option of a command, so write it after the command; see {self.prog} --help")
+        hint = did_you_mean(name, self.options) or f"; expected one of {', '.join(self.options)}"
+        raise UsageError(f"unknown option {name}{hint} (see {self.prog} --help)")
 
 
 def whole_number(text: str) -> int:
@@ -57,13 +60,13 @@ def whole_number(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    """Read a finite time >= 0, for `type=` of an argument."""
+    """Read a time from 0 to MAX_TIME, for `type=` of an argument."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"expected a finite time of at least 0 such as 0.5, got {text!r}")
+    if not 0 <= value <= MAX_TIME:  # false for nan too
+        raise argparse.ArgumentTypeError(f"expected a time from 0 to {MAX_TIME:g} such as 0.5, got {text!r}")
     return value
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hyperparallel.algebra import check_table, from_csv
 from hyperparallel.algebra.placement import Placement
+from hyperparallel.algebra.program import SENDS
 from hyperparallel.commands.arguments import UsageError, check_size, require, whole_number
 from hyperparallel.errors import DataError, PlanError, ProgramSyntaxError
 
@@ -65,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"hyperparallel: {args.file}: {error}", file=sys.stderr)
         return 1
     actions = [action for program in programs for action in program]
-    compute = sum(action.is_compute for action in actions)
+    compute, messages = sum(action.is_compute for action in actions), sum(action.kind in SENDS for action in actions)
     given = any(not action.is_compute for row in table for action in row)
     print(
         f"{args.file}: correct; ranks {args.ranks}, micro-batches {args.micro_batches}, {compute} compute actions, "
-        f"{len(actions) - compute} messages ({'as given' if given else 'added'}), {_regions(placement)}"
+        f"{messages} messages ({'as given' if given else 'added'}), {_regions(placement)}"
     )
     return 0
 

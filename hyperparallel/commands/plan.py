@@ -10,7 +10,15 @@ from typing import Any
 
 from hyperparallel.algebra import Plan, derive, parse, to_text, validate
 from hyperparallel.algebra.expression import did_you_mean
-from hyperparallel.commands.arguments import UsageError, check_size, duration, option_name, require, whole_number
+from hyperparallel.commands.arguments import (
+    MAX_TIME,
+    UsageError,
+    check_size,
+    duration,
+    option_name,
+    require,
+    whole_number,
+)
 from hyperparallel.cost import (
     Costs,
     PartCost,
@@ -43,7 +51,6 @@ examples:
 
 _LINE_ONLY = ("schedule", "ranks", "micro_batches", "cost", "layers")
 _MAX_LAYERS = 10_000
-_MAX_TIME = 1e12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,8 +144,8 @@ def _from_line(args: argparse.Namespace) -> tuple[Plan, Costs, str]:
 def _part_costs(text: str) -> dict[str, PartCost]:
     parts = parse_part_costs(text)
     for part, cost in parts.items():
-        if max(cost) > _MAX_TIME:
-            raise UsageError(f"--cost: a time of {part!r} is above {_MAX_TIME:.0e}; use a larger unit of time")
+        if max(cost) > MAX_TIME:
+            raise UsageError(f"--cost: a time of {part!r} is above {MAX_TIME:g}; use a larger unit of time")
     return parts
 
 

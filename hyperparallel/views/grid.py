@@ -35,6 +35,13 @@ def grid(timeline: Timeline, width: int | None = None, replicated: Collection[in
         >>> plan = derive("transpose(vision) >> 1f1b(llm)", ModelSpec.of({"vision": 2, "llm": 2}, {"vision"}), 2, 2)
         >>> costs = costs_from_parts(plan, {"vision": PartCost(6, 0), "llm": PartCost(4, 8)})
         >>> print(grid(simulate(plan, costs), width=60))
+        rank 0 |(0F0~)[F0][F1]........<2B0===>....<2B1===>|
+        rank 1 |(1F1~)....[F0]<3B0===>[F1]<3B1===>........|
+                +---------+---------+---------+-----------+
+                0         10        20        30         42
+        (0F0~~) encode   [2F0  ] forward   <2B0==> backward   . idle
+        2F0 = stage 2, forward, micro-batch 0
+        when short: [0], F0, F
     """
     width = max(MIN_WIDTH, width or shutil.get_terminal_size().columns)
     replicated = _replicated(timeline) if replicated is None else replicated

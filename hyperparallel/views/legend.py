@@ -36,7 +36,8 @@ def bar_legend(timeline: Timeline, replicated: Collection[int], hidden: int, wid
     if examples:
         (kind, alone), action = max(examples.items(), key=lambda item: item[1].stage)
         items.append(f"{action} = stage {action.stage}, {_NAMES[kind, alone]}, micro-batch {action.mb}")
-        forms = [f"{kind}{action.mb}", bar(action, len(str(action.mb)) + 2, alone), letter(kind, alone)]
+        sign = letter(kind, alone)
+        forms = [bar(action, len(str(action.mb)) + 2, alone), f"{sign}{action.mb}", sign]
         items.append("when short: " + ", ".join(forms))
     if hidden:
         items.append(f"not drawn: {hidden} action{'s' * (hidden > 1)} shorter than half a column")

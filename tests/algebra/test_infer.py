@@ -50,8 +50,8 @@ REFUSED = {
     "a huge micro-batch": ("0F0 0F999999999", 1, 2, "rank 0, step 1", ">0F999999999<", "does not exist"),
     "a huge M": ("0F0 0F1", 1, HUGE, "rank 0, step 2", ">?<", "micro-batch 2 has no forward on any rank"),
     "a hole between stages": ("0F0 2F0", 1, 1, "rank 0, step 2", ">?<", "1F0 is missing"),
-    "ranks that wait for each other": ("0F0 0B0 0F1 0B1 | 1F1 1F0 1B1 1B0", 2, 2, "rank 0, step 1", ">0B0<", "(rank 1, 1F1)"),
-    "a lone message": ("0F0 0SEND_F0 | 1F0", 2, 1, "rank 1, step 0", ">1F0<", "1F0 runs before 1RECV_F0"),
+    "a circle": ("0F0 0B0 0F1 0B1 | 1F1 1F0 1B1 1B0", 2, 2, "rank 0, step 1", ">0B0<", "(rank 1, 1F1) waits for 0F1"),
+    "a lone message": ("0F0 0SEND_F0 | 1F0", 2, 1, "rank 1, step 1", ">?<", "1RECV_F0 is missing"),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from hyperparallel.errors import PlanError
 LLM, MIXED = "1f1b(llm)", "transpose(vision) >> 1f1b(llm)"
 GOOD = {
     LLM: "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 | 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1",
-    MIXED: "0F0 2F0 2SEND_F0 2RECV_F1 2F1 2SEND_F1 2RECV_B0 2B0 2RECV_B1 2B1 2SEND_B1 0B0 | "
+    MIXED: "0F0 2RECV_F1 2F0 2SEND_F0 2F1 2SEND_F1 2RECV_B0 2B0 2RECV_B1 2B1 2SEND_B1 0B0 | "
     "1F1 1SEND_F1 3RECV_F0 3F0 3RECV_F1 3B0 3SEND_B0 3F1 3B1 3SEND_B1 1RECV_B1 1B1",
 }
 
@@ -47,16 +47,16 @@ EDITS = {
     "an action on the wrong rank": (LLM, "0F1 ", "1F1 ", 0, 2, "1F1", "stage 1 lives on rank 1"),
     "a copy that does not own": (MIXED, "0B0", "0B1", 0, 11, "0B1", "is owned by rank 1"),
     "F after its SEND": (LLM, "0F1 0SEND_F1", "0SEND_F1 0F1", 0, 2, "0SEND_F1", "0SEND_F1 runs before 0F1"),
-    "B after its SEND": (LLM, "1B0 1SEND_B0", "1SEND_B0 1B0", 1, 2, "1SEND_B0", "1SEND_B0 runs before 1B0 or 1I0"),
+    "B after its SEND": (LLM, "1B0 1SEND_B0", "1SEND_B0 1B0", 1, 3, "1SEND_B0", "1SEND_B0 runs before 1B0 or 1I0"),
     "B before F": (LLM, "1F1 1B1", "1B1 1F1", 1, 5, "1B1", "1B1 runs before 1F1"),
     "B before its gradient": (LLM, "0RECV_B1 0B1", "0B1 0RECV_B1", 0, 6, "0B1", "0B1 runs before 0RECV_B1"),
     "F before its activation": (LLM, "1RECV_F0 1F0", "1F0 1RECV_F0", 1, 0, "1F0", "1F0 runs before 1RECV_F0"),
-    "a slab before its own rank's encode": (MIXED, "0F0 2F0", "2F0 0F0", 0, 0, "2F0", "2F0 runs before 0F0"),
-    "an encoder backward before its slab's": (
+    "a slab before its encode": (MIXED, "0F0 2RECV_F1 2F0", "2F0 2RECV_F1 0F0", 0, 0, "2F0", "2F0 runs before 0F0"),
+    "an encode's backward before its slab's": (
         MIXED, "2B0 2RECV_B1 2B1 2SEND_B1 0B0", "0B0 2B0 2RECV_B1 2B1 2SEND_B1", 0, 7, "0B0", "0B0 runs before 2B0",
     ),
     "a missing RECV": (LLM, " 0RECV_B1", "", 0, 7, "?", "0RECV_B1 is missing; its other end is 1SEND_B1 on rank 1"),
-    "a missing RECV of an activation": (LLM, "1RECV_F1 ", "", 1, 5, "1F1", "1F1 runs before 1RECV_F1"),
+    "another missing RECV": (LLM, "1RECV_F1 ", "", 1, 7, "?", "1RECV_F1 is missing; its other end is 0SEND_F1"),
     "a RECV never sent": (LLM, " 0SEND_F1", "", 0, 7, "?", "0SEND_F1 is missing; its other end is 1RECV_F1"),
     "a message out of the pipeline": (LLM, "1F1", "1F1 1SEND_F1", 1, 6, "1SEND_F1", "a message that nothing asks for"),
     "a message inside a rank": (MIXED, "0F0", "0F0 0SEND_F0", 0, 1, "0SEND_F0", "a message that nothing asks for"),
@@ -65,8 +65,8 @@ EDITS = {
         "the two ends of channel 0 -> 1 differ in order",
     ),
     "circular wait with buffered sends": (
-        LLM, "0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1", "0RECV_B0 0B0 0F1 0RECV_B1 0SEND_F1", 0, 6, "0RECV_B1",
-        "deadlock with buffered sends: (rank 0, 0RECV_B1) waits for 1SEND_B1, (rank 1, 1RECV_F1) waits for 0SEND_F1",
+        LLM, "0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1", "0RECV_B0 0B0 0F1 0SEND_F1 0RECV_B1", 0, 2, "0RECV_B0",
+        "deadlock with buffered sends: (rank 0, 0RECV_B0) waits for 1SEND_B0, (rank 1, 1RECV_F1) waits for 0SEND_F1",
     ),
 }  # fmt: skip
 

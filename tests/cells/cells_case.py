@@ -38,6 +38,7 @@ class Case:
     llm: bool = True
     tied: bool = True
     jit: bool = True
+    pad: int = 32  # one length of text: fewer graphs to compile; 8 gives three lengths
 
     @property
     def name(self) -> str:
@@ -83,7 +84,7 @@ def batch_of(step: int, case: Case, replica: int) -> list[dict[str, np.ndarray]]
     size = len(IMAGES) // (case.micro_batches * case.data_parallel)
     first = replica * case.micro_batches * size
     own = samples_of(step)[first : first + case.micro_batches * size]
-    return [collate(own[m * size : (m + 1) * size], COLUMNS) for m in range(case.micro_batches)]
+    return [collate(own[m * size : (m + 1) * size], COLUMNS, case.pad) for m in range(case.micro_batches)]
 
 
 @cache
@@ -91,19 +92,20 @@ def reference(vision: bool, llm: bool, tied: bool) -> tuple[list[float], dict[st
     """Train in one process without pipeline; return the losses and the final parameters by name."""
     layers = layers_of(Case("", 1, vision=vision, llm=llm, tied=tied))
     cells = [build_layer(layer, SEED) for layer in layers]
+    merge = [layer.name for layer in layers].index("llm.embed")
     if tied:
-        cells[-1].weight = cells[[layer.name for layer in layers].index("llm.embed")].weight
+        cells[-1].weight = cells[merge].weight
     unique = {parameter.name: parameter for cell in cells for parameter in cell.get_parameters()}
     trained = [parameter for parameter in unique.values() if parameter.requires_grad]
 
     def summed_loss(pixels, ids, labels):
         carry = cells[0](pixels)
-        for layer, cell in zip(layers[1:-1], cells[1:-1], strict=True):
-            carry = cell(carry, ids) if layer.columns else cell(carry)
+        for index in range(1, len(cells) - 1):
+            carry = cells[index](carry, ids) if index == merge else cells[index](carry)
         loss, weight, *_ = cells[-1](carry, labels)
         return loss, weight
 
-    differentiate = ms.value_and_grad(summed_loss, None, ms.ParameterTuple(trained), has_aux=True)
+    differentiate = ms.jit(ms.value_and_grad(summed_loss, None, ms.ParameterTuple(trained), has_aux=True))
     groups = [
         {"params": [p for p in trained if (p.ndim >= 2) is matrix], "weight_decay": decay}
         for matrix, decay in ((True, SETTINGS.weight_decay), (False, 0.0))
@@ -114,7 +116,7 @@ def reference(vision: bool, llm: bool, tied: bool) -> tuple[list[float], dict[st
     for step in range(STEPS):
         total, weights, sums = 0.0, 0.0, [0.0] * len(trained)
         for sample in samples_of(step):
-            batch = collate([sample], COLUMNS)
+            batch = collate([sample], COLUMNS, pad_to_multiple=32)
             (loss, weight), gradients = differentiate(*(Tensor(batch[column]) for column in COLUMNS))
             total, weights = total + float(loss), weights + float(weight)
             sums = [left + right.asnumpy().astype(np.float64) for left, right in zip(sums, gradients, strict=True)]

@@ -1,0 +1,95 @@
+"""`hyperparallel check`: exit 0 for correct tables, 1 for wrong ones with the cell marked, 2 for the rest."""
+
+import pytest
+
+from hyperparallel import derive, parse
+from hyperparallel.algebra import to_csv
+from hyperparallel.cli import main
+from hyperparallel.cost import model_from_costs, parse_part_costs
+
+TWO = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+
+def table_of(line, ranks, micro_batches, cost, messages):
+    schedule, parts = parse(line), parse_part_costs(cost)
+    plan = derive(schedule, model_from_costs(schedule, parts, ranks), ranks, micro_batches)
+    return to_csv(plan.programs if messages else plan.compute)
+
+
+def check(tmp_path, content, ranks=2, micro_batches=2):
+    path = tmp_path / "table.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return main(["check", str(path), "--ranks", str(ranks), "--micro-batches", str(micro_batches)])
+
+
+@pytest.mark.parametrize(
+    ("content", "ranks", "micro_batches", "expected"),
+    [
+        (TWO, 2, 2, "ranks 2, micro-batches 2, 8 compute actions, 4 messages (added), stages 0-1 Sharded"),
+        (b"\xef\xbb\xbf" + TWO.replace("\n", "\r\n").encode(), 2, 2, "8 compute actions"),
+        (TWO.replace(",", " , ,") + "\n\n", 2, 2, "8 compute actions"),
+        ("0F0,0F1\n1F0,1F1\n", 2, 2, "4 compute actions, 2 messages (added), stages 0-1 Sharded forward-only"),
+        ("0F0,0B0\n", 1, 1, "ranks 1, micro-batches 1, 2 compute actions, 0 messages (added), stage 0 Sharded"),
+        (
+            table_of("transpose(vision) >> 1f1b(llm)", 4, 8, "vision=12/0,llm=4/8", messages=True),
+            4,
+            8,
+            "72 compute actions, 54 messages (as given), stages 0-3 Replicated forward-only, stages 4-7 Sharded",
+        ),
+        (
+            table_of("transpose(vision) >> gpipe(llm)", 2, 3, "vision=1/2,llm=4/8", messages=False),
+            2,
+            3,
+            "18 compute actions, 8 messages (added), stages 0-1 Replicated, stages 2-3 Sharded",
+        ),
+    ],
+)
+def test_correct(tmp_path, capsys, content, ranks, micro_batches, expected):
+    assert check(tmp_path, content, ranks, micro_batches) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and out.count("\n") == 1
+    assert "table.csv: correct; " in out and expected in out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("0F0,0F1,0B0,0B1\n1F0,1B0,1B1,1F1\n", "rank 1, step 2: 1B1 runs before 1F1, which it needs"),
+        ("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n", "1B1 is missing"),
+        ("0F0,0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", ">0F0<"),
+        ("0F0,0F7,0B0,0B7\n1F0,1B0,1F7,1B7\n", "micro-batches are 0..1"),
+        ("0F0,0F1x,0B0,0B1\n1F0,1B0,1F1,1B1\n", "table.csv, row 1, column 2: '0F1x' is not an action"),
+        ('0F0,"0F1\n', "not a CSV table"),
+        ("0F0\n", "the table has 1 rows for 2 ranks"),
+        ("", "the table has 0 rows for 2 ranks"),
+    ],
+)
+def test_wrong_table(tmp_path, capsys, content, message):
+    assert check(tmp_path, content) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("hyperparallel: ") and "table.csv" in err and message in err
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe0\x00", b"0F0,\xe9\n"])
+def test_not_utf8(tmp_path, capsys, content):
+    assert check(tmp_path, content) == 2
+    assert "is not UTF-8; save the table as UTF-8 CSV" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["missing.csv", "--ranks", "2", "--micro-batches", "2"], "cannot read missing.csv: No such file or directory"),
+        (["/", "--ranks", "2", "--micro-batches", "2"], "cannot read /: Is a directory"),
+        ([], "check needs a FILE.csv"),
+        (["a.csv"], "check needs --ranks and --micro-batches"),
+        (["a.csv", "b.csv", "--ranks", "2", "--micro-batches", "2"], "'b.csv' is one word too many"),
+        (["a.csv", "--ranks", "0", "--micro-batches", "2"], "--ranks: expected a whole number of at least 1"),
+        (["a.csv", "--ranks", "4", "--micro-batches", "90000000"], "at most 4000000"),
+        (["a.csv", "--rank", "4"], "unknown option --rank; did you mean '--ranks'?"),
+    ],
+)
+def test_usage(capsys, argv, message):
+    assert main(["check", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and message in err

@@ -1,0 +1,159 @@
+"""`hyperparallel plan`: values of the design's table, the JSON interface, and a sentence for every mistake."""
+
+import json
+import sys
+import types
+
+import pytest
+
+from hyperparallel import derive, parse
+from hyperparallel.algebra import from_text
+from hyperparallel.cli import main
+from hyperparallel.cost import costs_from_parts, model_from_costs, parse_part_costs
+
+INLINE, TRANSPOSED, TEXT = "1f1b(vision+llm)", "transpose(vision) >> 1f1b(llm)", "1f1b(llm)"
+FROZEN, TRAINED = "vision=12/0,llm=4/8", "vision=12/24,llm=4/8"
+KEYS = ["schedule", "ranks", "micro_batches", "step_time", "lower_bound", "bubble", "peak_live", "owner", "programs"]
+
+
+def words(schedule=TRANSPOSED, ranks=4, micro_batches=4, cost=FROZEN, *more):
+    given = {"schedule": schedule, "ranks": ranks, "micro-batches": micro_batches, "cost": cost}
+    return ["plan", *(text for name, value in given.items() for text in (f"--{name}", str(value))), *more]
+
+
+def as_json(capsys, *args):
+    assert main(words(*args, "--json")) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and out.count("\n") == 1
+    return json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "cost", "text", "inline", "transposed"),
+    [(4, FROZEN, 84, 108, 96), (8, FROZEN, 132, 204, 156), (8, TRAINED, 132, 384, 204)],
+)
+def test_step_times_of_the_design(capsys, micro_batches, cost, text, inline, transposed):
+    for schedule, expected in ((TEXT, text), (INLINE, inline), (TRANSPOSED, transposed)):
+        plan = as_json(capsys, schedule, 4, micro_batches, cost)
+        assert plan["step_time"] == expected
+        assert plan["lower_bound"] <= expected
+
+
+def test_json_keys_and_values(capsys):
+    plan = as_json(capsys, "<transpose, 1f1b>", 4, 4, FROZEN)
+    assert list(plan) == KEYS
+    assert plan["schedule"] == TRANSPOSED
+    assert (plan["ranks"], plan["micro_batches"], plan["lower_bound"]) == (4, 4, 96)
+    assert plan["bubble"] == [36] * 4
+    assert plan["peak_live"] == [4, 3, 2, 1]
+    assert plan["owner"] == [0, 1, 2, 3]
+    assert plan["programs"][3][:4] == ["3F3", "3SEND_F3", "7RECV_F0", "7F0"]
+
+
+def test_json_of_a_schedule_without_owners(capsys):
+    plan = as_json(capsys, "gpipe(llm)", 1, 2, "llm=4/8")
+    assert plan["owner"] is None
+    assert plan["bubble"] == [0] and plan["programs"] == [["0F0", "0F1", "0B0", "0B1"]]
+
+
+def test_layers_and_message(capsys):
+    assert as_json(capsys, INLINE, 2, 4, FROZEN, "--layers", "vision=4,llm=18")["step_time"] == 100
+    slow = as_json(capsys, TEXT, 4, 8, FROZEN, "--message", "0.5")
+    assert slow["step_time"] > 132
+    uneven = as_json(capsys, TEXT, 2, 4, "llm=4/8", "--layers", "llm=3")
+    assert uneven["step_time"] == pytest.approx(4 * 16 + 8 / 3)
+
+
+def test_report_and_programs(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(words(TRANSPOSED, 2, 2, FROZEN, "--programs")) == 0
+    out = capsys.readouterr().out
+    assert out.isascii() and "step time    48\nlower bound  48 (reached)\n" in out
+    programs = out[out.rindex("\n\n") + 2 :]
+    parts = parse_part_costs(FROZEN)
+    plan = derive(TRANSPOSED, model_from_costs(parse(TRANSPOSED), parts, 2), 2, 2)
+    assert from_text(programs) == plan.programs
+
+
+@pytest.mark.parametrize("columns", ["80", "120", "200"])
+def test_report_fits_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(words(TRANSPOSED, 8, 24, TRAINED)) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= int(columns)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["plan"], "plan needs --schedule, --ranks, --micro-batches and --cost; for example"),
+        (["plan", "--schedule", TEXT, "--ranks", "4", "--cost", FROZEN], "plan needs --micro-batches; for example"),
+        (words(ranks=0), "--ranks: expected a whole number of at least 1 such as 4, got '0'"),
+        (words(ranks="four"), "--ranks: expected a whole number of at least 1 such as 4, got 'four'"),
+        (words(ranks="4.0"), "got '4.0'"),
+        (words(ranks="9" * 50), "--ranks: expected a whole number"),
+        (words(micro_batches=-3), "--micro-batches: expected a whole number of at least 1 such as 4, got '-3'"),
+        (words(ranks=4000, micro_batches=80000), "makes 320000000 cells; at most 4000000"),
+        (words(ranks=5000), "--ranks 5000 makes 5000 slabs; at most 4096"),
+        (words("1f1b(llm)*999999999"), "--ranks 4 x 999999999 (of *999999999) makes"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--message", "-1"), "--message: expected a time from 0 to 1e+12 such as 0.5"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--message", "inf"), "got 'inf'"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--message", "nan"), "got 'nan'"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--message", "1e308"), "got '1e308'"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--message", "soon"), "got 'soon'"),
+        (words("transpse(vision) >> 1f1b(llm)"), "did you mean 'transpose'?"),
+        (words("transpose(visoin) >> 1f1b(llm)"), "did you mean 'vision'?"),
+        (words(""), "expected a skeleton"),
+        (words(cost=""), "expected part=FORWARD/BACKWARD such as llm=4/8"),
+        (words(cost="vision=12,llm=4/8"), "'vision=12' is not a cost"),
+        (words(cost="vision=12/0"), "part 'llm' of transpose(vision) >> 1f1b(llm) has no cost"),
+        (words(cost="vision=9999999999999/0,llm=4/8"), "a time of 'vision' is above 1e+12; use a larger unit"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--layers", "llm"), "'llm' is not a layer count; expected part=N"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--layers", "llm=0"), "'llm=0' is not a layer count"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--layers", "llm=4,llm=4"), "part 'llm' is given twice"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--layers", "lm=4"), "part 'lm' has no --cost; did you mean 'llm'?"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "--layers", "llm=2"), "llm has 2 layers for 4 slabs"),
+        (words(TRANSPOSED, 4, 4, FROZEN, "run.yaml"), "got 'run.yaml' together with --schedule, --ranks"),
+        (["plan", TRANSPOSED, "--ranks", "4"], "put --schedule before it"),
+    ],
+)
+def test_mistakes(capsys, argv, message):
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("hyperparallel: ") and message in err
+
+
+@pytest.fixture
+def fake_config(monkeypatch):
+    """Stand in for the training package: record what is asked, answer with a small plan."""
+    calls = []
+
+    def plan_from_config(path, overrides):
+        calls.append((path, overrides))
+        parts = parse_part_costs(FROZEN)
+        plan = derive(TRANSPOSED, model_from_costs(parse(TRANSPOSED), parts, 2), 2, 2)
+        return plan, costs_from_parts(plan, parts), "ms"
+
+    module = types.ModuleType("hyperparallel.training.plan_config")
+    module.plan_from_config = plan_from_config
+    monkeypatch.setitem(sys.modules, "hyperparallel.training.plan_config", module)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["plan", "run.yaml", "a.b=1", "c.d=2"],
+        ["plan", "--programs", "run.yaml", "a.b=1", "c.d=2"],
+        ["plan", "run.yaml", "--programs", "a.b=1", "c.d=2"],
+        ["plan", "run.yaml", "a.b=1", "--message", "0", "c.d=2"],
+    ],
+)
+def test_config_with_overrides_in_any_order(capsys, fake_config, argv):
+    assert main(argv) == 0
+    assert fake_config == [("run.yaml", ["a.b=1", "c.d=2"])]
+    assert "step time    48 ms" in capsys.readouterr().out
+
+
+def test_message_overrides_a_configs_message_time(capsys, fake_config):
+    assert main(["plan", "run.yaml", "--message", "2.5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_time"] > 48
