@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -100,10 +101,12 @@ def cut_balanced(span: Span, pieces: int, costs: Sequence[float]) -> list[Span]:
     for _ in range(1, pieces):
         row, cuts = [float("inf")] * (size + 1), [0] * (size + 1)
         for end in range(len(where) + 2, size + 1):
-            for start in range(len(where) + 1, end):
-                value = max(best[-1][start], prefix[end] - prefix[start])
-                if value < row[end]:
-                    row[end], cuts[end] = value, start
+            # The first pieces' cost grows with the start of the last piece, the last piece's falls: they cross once.
+            starts, before = range(len(where) + 1, end), best[-1]
+            at = bisect_left(starts, True, key=lambda start: before[start] >= prefix[end] - prefix[start])
+            row[end] = min(max(before[start], prefix[end] - prefix[start]) for start in starts[max(0, at - 1) : at + 1])
+            first_such = bisect_left(starts, True, key=lambda start: prefix[end] - prefix[start] <= row[end])
+            cuts[end] = starts[first_such]
         best.append(row)
         where.append(cuts)
     bounds = [size]

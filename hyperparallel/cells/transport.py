@@ -60,7 +60,7 @@ class Transport:
             ConfigError: the job uses a device type other than CPU or Ascend.
         """
         ms.set_context(mode=ms.PYNATIVE_MODE)
-        if "MS_WORKER_NUM" not in os.environ:
+        if "MS_ROLE" not in os.environ:
             return cls()
         from mindspore import communication
         from mindspore._c_expression import CollectiveManager

@@ -14,8 +14,11 @@ from hyperparallel.errors import ConfigError
 
 
 def is_worker() -> bool:
-    """Tell whether `msrun` started this process as a rank of a job."""
-    return os.environ.get("MS_ROLE", "") == "MS_WORKER"
+    """Tell whether `msrun` started this process, as a rank or as the scheduler of a job.
+
+    The scheduler runs the same command; it leaves it when it joins the job (`Transport.start`).
+    """
+    return os.environ.get("MS_ROLE", "") in ("MS_WORKER", "MS_SCHED")
 
 
 def start_job(arguments: Sequence[str], workers: int, log_dir: Path) -> subprocess.Popen:
@@ -36,6 +39,7 @@ def start_job(arguments: Sequence[str], workers: int, log_dir: Path) -> subproce
         The msrun process; its exit code is 0 only if all ranks ended well. Its output goes to
         `log_dir/msrun.log`.
     """
+    assert not is_worker(), "a rank must not start a job of its own"
     msrun = shutil.which("msrun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if msrun is None:
         raise ConfigError(f"msrun is not installed beside {sys.executable}; install mindspore into this environment")

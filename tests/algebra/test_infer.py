@@ -120,11 +120,11 @@ def tables(draw):
 @quick
 @given(tables())
 def test_any_table_gives_a_placement_or_our_error_and_never_takes_long(case):
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         placement, _ = check_table(*case)
     except HyperParallelError:
         pass
     else:
         assert isinstance(placement, Placement)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1

@@ -24,6 +24,17 @@ def test_programs_a_reviewer_can_read(line, first, second):
     assert [" ".join(map(str, program)) for program in plan_of(line, 2, 2).programs] == [first, second]
 
 
+def test_in_a_round_every_rank_sends_before_it_receives():
+    """Otherwise, with sends that wait, each rank's round would start after the one before it."""
+    programs = plan_of("1f1b(llm)", 3, 3, ("llm",)).programs
+    assert programs[1] == table("1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 1RECV_F2 1F2 1SEND_F2")[0]
+
+
+def test_encodes_of_one_round_arrive_by_micro_batch_whatever_their_owners():
+    programs = plan_of("transpose(vision, owner=[2,1,0]) >> 1f1b(llm)", 3, 3).programs
+    assert programs[0][:4] == table("0F2 3RECV_F0 3RECV_F1 3F0")[0]
+
+
 @quick
 @given(plans())
 def test_lowering_only_inserts_and_pairs_every_message(plan):

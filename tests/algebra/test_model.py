@@ -1,3 +1,4 @@
+import time
 from itertools import combinations, pairwise
 
 import pytest
@@ -46,6 +47,18 @@ def test_no_cut_has_a_smaller_largest_piece_than_the_balanced_one(first, costs, 
         for inner in combinations(range(1, len(costs)), pieces - 1)
     )
     assert max(sum(costs[a - first : b - first]) for a, b in cut) == best
+
+
+@pytest.mark.parametrize("costs, first", [([1, 1, 1], 1), ([0, 0, 1, 0], 1), ([3, 1, 1], 1), ([1, 1, 3], 2)])
+def test_among_equal_balanced_cuts_the_earlier_piece_is_the_shorter(costs, first):
+    assert cut_balanced((0, len(costs)), 2, costs) == [(0, first), (first, len(costs))]
+
+
+def test_a_balanced_cut_of_a_long_model_does_not_take_long():
+    start = time.process_time()
+    cut = cut_balanced((0, 1536), 32, [1.0, 3.0] * 768)
+    assert time.process_time() - start < 3
+    assert max(2 * (b - a) for a, b in cut) <= 98
 
 
 def test_parts_and_their_spans_follow_the_sequence():

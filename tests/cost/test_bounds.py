@@ -5,8 +5,8 @@ from cost_cases import INLINE, TEXT, WARMUP, plans_and_costs, priced, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperparallel.algebra import derive
-from hyperparallel.cost import lower_bound, simulate
+from hyperparallel.algebra import ModelSpec, derive
+from hyperparallel.cost import Costs, lower_bound, simulate
 
 GRID = [
     (p, m, te, tg, tf, tb)
@@ -30,6 +30,19 @@ def test_the_bound_of_text_is_its_step_time():
 def test_messages_of_the_pipeline_count_in_the_bound():
     assert lower_bound(*priced(WARMUP, 4, 8, 12, 24, 4, 8, alpha=2)) == 12 + 11 * 12 + 24 + 2 * 3 * 2
     assert lower_bound(*priced(INLINE, 4, 8, 12, 0, 4, 8, alpha=2)) == max(8 * 24, 12 + 11 * 12 + 2 * 3 * 2)
+
+
+@pytest.mark.parametrize(
+    "frozen, encode, encode_backward, bound, step_time",
+    [(("vision", "llm"), [0, 10], 0, (10 + 16) / 2, 18), ((), 0, [10, 0], 4 + 16 + 4, 34)],
+    ids=["only the fastest encode is sure to come first", "only the fastest backward is sure to come last"],
+)
+def test_uneven_images_by_hand(frozen, encode, encode_backward, bound, step_time):
+    plan = derive("transpose(vision) >> gpipe(llm)", ModelSpec.of({"vision": 1, "llm": 2}, frozen), 2, 2)
+    compute = {(stage, kind): 4 for stage in (2, 3) for kind in "FB"}
+    compute |= {(rank, kind): time for rank in (0, 1) for kind, time in (("F", encode), ("B", encode_backward))}
+    assert lower_bound(plan, Costs(compute)) == bound
+    assert simulate(plan, Costs(compute)).step_time == step_time
 
 
 @quick

@@ -1,0 +1,67 @@
+"""`hyperparallel train`: start the ranks, show their progress, print what was reached."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from hyperparallel.cells.transport import Transport
+from hyperparallel.training.build import build_feed, build_layers, build_plan
+from hyperparallel.training.config import Config, load_config
+from hyperparallel.training.job import new_run_folder, run_folder, run_job, say
+from hyperparallel.training.launch import is_worker
+from hyperparallel.training.progress import Progress
+from hyperparallel.training.trainer import train
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train a configuration: as a rank where `msrun` started this process, else start the ranks.
+
+    Args:
+        args: `config`, path of the YAML file, and `overrides`.
+
+    Raises:
+        HyperParallelError: a mistake in the configuration, or a rank that failed.
+
+    Returns:
+        0.
+    """
+    config = load_config(args.config, args.overrides)
+    if is_worker():
+        _work(config)
+        return 0
+    # All mistakes that can be known now are found now, not in the logs of the ranks.
+    build_feed(config, "train")
+    if config.evaluation.samples:
+        build_feed(config, "held_out")
+    build_plan(config, build_layers(config))
+    _start(args, config)
+    return 0
+
+
+def _work(config: Config) -> None:
+    transport = Transport.start()
+    folder = run_folder(config.run.out) if transport.rank == 0 else None
+    progress = Progress(config.training.steps) if transport.rank == 0 else None
+    train(config, transport, folder, progress.report if progress else None)
+    if progress:
+        progress.close()
+
+
+def _start(args: argparse.Namespace, config: Config) -> None:
+    folder = new_run_folder(config.run.out)
+    workers = config.parallel.ranks * config.parallel.data_parallel
+    say(f"{config.schedule} on {workers} ranks; run folder {folder}")
+    progress = Progress(config.training.steps)
+    arguments = ["-m", "hyperparallel", "train", args.config, *args.overrides]
+    try:
+        run_job(arguments, workers, folder, "metrics.jsonl", progress.report)
+    finally:
+        progress.close()
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    say(
+        f"loss {summary['first_loss']:.4f} -> {summary['last_loss']:.4f}, "
+        f"median step {summary['step_time'] * 1e3:.0f} ms, {summary['tokens_per_s']:.0f} tokens/s"
+    )
+    if "exact" in summary:
+        say(f"held-out exact reading {summary['exact']:.1%} of {summary['samples']:.0f} samples")

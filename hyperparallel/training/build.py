@@ -1,0 +1,115 @@
+"""From a configuration to what runs: layers, costs, plan and feed, checked together before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hyperparallel.algebra import Plan, derive, validate
+from hyperparallel.algebra.program import B, F
+from hyperparallel.cells.layer import Layer, model_spec
+from hyperparallel.cells.optimizer import AdamW
+from hyperparallel.cost import Costs
+from hyperparallel.data import IMAGE, VOCABULARY_SIZE, Digits, MicroBatchInfo, StepFeed
+from hyperparallel.data.collate import padded_length
+from hyperparallel.errors import ConfigError
+from hyperparallel.models import mllm
+from hyperparallel.training.config import Config
+
+PAD_TO_MULTIPLE = 8
+"""Texts are padded to a multiple of this many tokens, so few shapes are compiled."""
+
+
+def build_layers(config: Config) -> tuple[Layer, ...]:
+    """List the model's layers; without a `model.vision` section the model is text-only.
+
+    Raises:
+        ConfigError: model and data do not fit each other.
+    """
+    _check_data(config)
+    return mllm(config.model)
+
+
+def build_plan(config: Config, layers: Sequence[Layer], costs: Sequence[float] | None = None) -> Plan:
+    """Derive and validate the plan of a configuration.
+
+    Args:
+        config: gives schedule line, P and M.
+        layers: the model.
+        costs: measured time of each layer, for `slabs=balanced`; by default its FLOPs.
+    """
+    model = model_spec(layers, layer_times(config, layers) if costs is None else costs)
+    return validate(derive(config.schedule, model, config.parallel.ranks, config.training.micro_batches))
+
+
+def build_feed(config: Config, split: str, replica: int = 0) -> StepFeed:
+    """Build the data of one replica; raises DataError when the batch cannot be cut into M x D."""
+    vision = config.model.vision
+    source = Digits(config.data, vision.tokens_per_image if vision else 1, split)
+    training, parallel = config.training, config.parallel
+    return StepFeed(
+        source, training.batch_size, training.micro_batches, parallel.data_parallel, replica, PAD_TO_MULTIPLE
+    )
+
+
+def build_optimizer(config: Config) -> AdamW:
+    """Take the optimizer's settings out of the section `training`."""
+    training = config.training
+    return AdamW(training.lr, training.weight_decay, training.betas, training.eps, training.clip_norm)
+
+
+def layer_times(config: Config, layers: Sequence[Layer]) -> list[float]:
+    """Estimate forward + backward time of each layer for the mean micro-batch, in milliseconds, from its FLOPs."""
+    infos = build_feed(config, "train").describe(0)
+    factor = 1 + config.cost.backward
+    return [
+        sum(_forward_ms(config, layer, info) for info in infos) / len(infos) * (factor if layer.trainable else 1.0)
+        for layer in layers
+    ]
+
+
+def estimate_costs(config: Config, plan: Plan, layers: Sequence[Layer]) -> Costs:
+    """Estimate the costs of a plan for the micro-batches of step 0, in milliseconds.
+
+    A layer that nothing before it trains for and that is frozen costs no backward; every other layer passes a
+    gradient and costs `cost.backward` forwards.
+    """
+    infos = build_feed(config, "train").describe(0)
+    compute: dict[tuple[int, str], list[float]] = {}
+    for stage, (first, last) in enumerate(plan.placement.slabs):
+        forward = [sum(_forward_ms(config, layer, info) for layer in layers[first:last]) for info in infos]
+        compute[stage, F] = forward
+        compute[stage, B] = [config.cost.backward * time for time in forward]
+    return Costs(compute, alpha=config.cost.message_ms)
+
+
+def _forward_ms(config: Config, layer: Layer, info: MicroBatchInfo) -> float:
+    # A micro-batch without images still encodes one dummy image (see `data/collate.py`).
+    sizes = {"images": max(1, info.images), "samples": info.samples, "tokens": info.padded_tokens}
+    return layer.work(sizes) / (config.cost.gflops * 1e9) * 1e3
+
+
+def _check_data(config: Config) -> None:
+    """Refuse a model that the data do not fit."""
+    llm, vision, data = config.model.llm, config.model.vision, config.data
+    if llm.vocab_size < VOCABULARY_SIZE:
+        raise ConfigError(f"model.llm.vocab_size is {llm.vocab_size}; the digits data have {VOCABULARY_SIZE} words")
+    if config.model.image_token != IMAGE:
+        raise ConfigError(f"model.image_token is {config.model.image_token}; the digits data use {IMAGE}")
+    if vision is None:
+        if data.max_images > 0:
+            raise ConfigError(
+                f"model.vision is missing but data.max_images is {data.max_images}; add the section or set it to 0"
+            )
+    elif (vision.image_size, vision.channels) != (data.image_size, 1):
+        raise ConfigError(
+            f"model.vision takes {vision.channels} x {vision.image_size} x {vision.image_size} images, the data give "
+            f"1 x {data.image_size} x {data.image_size}; make model.vision.image_size and data.image_size equal"
+        )
+    tokens = vision.tokens_per_image if vision else 0
+    # <bos> images reads words <eos>; "nothing" where there is no image.
+    longest = padded_length([3 + data.max_images * tokens + max(1, data.max_images)], PAD_TO_MULTIPLE)
+    if llm.max_length < longest:
+        raise ConfigError(
+            f"model.llm.max_length is {llm.max_length}; a sample with data.max_images = {data.max_images} has up to "
+            f"{longest} tokens: raise max_length or lower max_images"
+        )

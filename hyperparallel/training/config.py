@@ -1,0 +1,192 @@
+"""The YAML file of a training job: its schema, reading it, and errors that say the place."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+import yaml
+from hyperparallel.data import DigitsConfig
+from hyperparallel.errors import ConfigError
+from hyperparallel.models.config import MllmConfig
+
+
+class _Section(BaseModel):
+    """A section refuses keys it does not know and numbers that are not finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Parallel(_Section):
+    """How the job is laid out: P x D workers."""
+
+    ranks: int = Field(1, ge=1, description="P, ranks of one pipeline")
+    data_parallel: int = Field(1, ge=1, description="D, replicas of the pipeline")
+
+
+class Training(_Section):
+    """Steps, batch and optimizer."""
+
+    steps: int = Field(ge=1, description="optimizer steps")
+    batch_size: int = Field(ge=1, description="samples of a step over all replicas; divisible by M x D")
+    micro_batches: int = Field(ge=1, description="M, micro-batches of a step and replica")
+    lr: float = Field(1e-3, gt=0, description="peak learning rate")
+    warmup_steps: int = Field(10, ge=0, description="steps of linear warmup, then cosine to a tenth")
+    weight_decay: float = Field(0.01, ge=0, description="decoupled decay of matrices")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="decay rates of Adam's moments, in [0, 1)")
+    eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
+    clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0 turns clipping off")
+    seed: int = Field(0, ge=0, description="seed of the initial weights")
+
+
+class Evaluation(_Section):
+    """The held-out split after training."""
+
+    samples: int = Field(0, ge=0, description="held-out samples to read after training; 0 skips it")
+
+
+class Run(_Section):
+    """Where and how the job runs."""
+
+    mode: Literal["stepwise"] = Field("stepwise", description="the runner")
+    out: str = Field("runs/train", description="folder for runs; each start makes a new one inside")
+    jit: bool = Field(True, description="false runs op by op, for debugging")
+
+
+class Cost(_Section):
+    """What `hyperparallel plan CONFIG.yaml` and `slabs=balanced` assume."""
+
+    gflops: float = Field(20.0, gt=0, description="speed of one rank, 1e9 floating-point operations per second")
+    backward: float = Field(2.0, gt=0, description="time of a backward in forwards")
+    message_ms: float = Field(4.0, ge=0, description="time of one message, milliseconds")
+
+
+class Config(_Section):
+    """A whole training job."""
+
+    schedule: str = Field(description="schedule line")
+    parallel: Parallel = Field(default_factory=Parallel)
+    model: MllmConfig
+    data: DigitsConfig = Field(default_factory=DigitsConfig)
+    training: Training
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    cost: Cost = Field(default_factory=Cost)
+    run: Run = Field(default_factory=Run)
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file and change values in it.
+
+    Args:
+        path: the file; read with `safe_load`.
+        overrides: `section.key=value`, each value in YAML notation; later ones win.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, a key is unknown or given twice, or a value does not fit;
+            names file, line and key and says what was expected.
+
+    Returns:
+        The checked configuration.
+    """
+    path = Path(path)
+    values, lines = _read(path)
+    given: dict[tuple[str, ...], str] = {}
+    for override in overrides:
+        keys = _apply(values, override)
+        given[keys] = override
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, path, lines, given)) from None
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
+    """Return the file's content and the line of every key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing YAML file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not a text file in UTF-8; give a YAML file") from None
+    lines: dict[tuple[str, ...], int] = {}
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _find_lines(node, (), lines, path)
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: is not valid YAML ({getattr(error, 'problem', None) or error})") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: holds {type(values).__name__}; expected sections such as 'schedule:' and 'model:'")
+    return values, lines
+
+
+def _find_lines(node: yaml.Node, keys: tuple[str, ...], lines: dict[tuple[str, ...], int], path: Path) -> None:
+    """Note the line of every key; refuse a key given twice, of which YAML would silently take the last."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        name = (*keys, str(key.value))
+        line = key.start_mark.line + 1
+        if name in lines:
+            raise ConfigError(f"{path}, line {line}: {'.'.join(name)} is given twice (first in line {lines[name]})")
+        lines[name] = line
+        _find_lines(value, name, lines, path)
+
+
+def _apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Put one `section.key=value` into the values."""
+    name, sign, text = override.partition("=")
+    keys = tuple(name.split("."))
+    if not sign or not all(keys):
+        raise ConfigError(f"override {override!r} is not of the form section.key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"override {override!r}: {text!r} is not a YAML value; quote it") from None
+    for key in keys[:-1]:
+        values = values.setdefault(key, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"override {override!r}: {key!r} is a value, not a section")
+    values[keys[-1]] = value
+    return keys
+
+
+def _explain(
+    error: ValidationError, path: Path, lines: dict[tuple[str, ...], int], given: dict[tuple[str, ...], str]
+) -> str:
+    """Say the first problem in one sentence with its place."""
+    problem = error.errors(include_url=False)[0]
+    keys = tuple(str(key) for key in problem["loc"])
+    name = ".".join(keys)
+    if keys in given:
+        where = f"override {given[keys]!r}"
+    else:
+        known = next((keys[:end] for end in range(len(keys), 0, -1) if keys[:end] in lines), None)
+        where = f"{path}, line {lines[known]}" if known else f"{path}"
+    if problem["type"] == "extra_forbidden":
+        legal = _legal_keys(keys[:-1])
+        near = difflib.get_close_matches(keys[-1], legal, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(legal)}"
+        return f"{where}: unknown key {name!r}{hint}"
+    if problem["type"] == "missing":
+        return f"{where}: {name!r} is missing; add it"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    value = f" = {problem['input']!r}" if not isinstance(problem["input"], dict) else ""
+    return f"{where}: {name}{value}: {message}" if name else f"{where}: {message}"
+
+
+def _legal_keys(section: tuple[str, ...]) -> list[str]:
+    """List the keys of a section of `Config`."""
+    model: Any = Config
+    for key in section:
+        annotation = model.model_fields[key].annotation
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        model = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
+    return list(model.model_fields)

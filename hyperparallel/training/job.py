@@ -1,0 +1,92 @@
+"""Start a job from the command line, watch it, and say what became of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from hyperparallel.errors import ConfigError, HyperParallelError
+from hyperparallel.training.launch import start_job, worker_logs
+from hyperparallel.training.progress import follow
+
+RUN_FOLDER = "HYPERPARALLEL_RUN_FOLDER"
+"""Environment variable by which the starter tells the ranks the folder of this run."""
+
+
+class JobError(HyperParallelError):
+    """A job whose ranks did not all end well; the message names the logs."""
+
+
+def new_run_folder(out: str) -> Path:
+    """Make a new folder for one run inside `out`; earlier runs are kept.
+
+    Raises:
+        ConfigError: `out` cannot be made or written.
+    """
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for attempt in range(1, 1000):
+        folder = Path(out) / (stamp if attempt == 1 else f"{stamp}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            if not Path(out).is_dir():
+                raise ConfigError(f"run.out = {out!r} is a file; give a folder") from None
+        except OSError as error:
+            raise ConfigError(f"run.out = {out!r} cannot be made ({error.strerror}); give another folder") from None
+    raise ConfigError(f"run.out = {out!r}: 1000 runs started within one second; wait a moment")
+
+
+def run_job(arguments: Sequence[str], workers: int, folder: Path, metrics: str, report: Callable[[dict], None]) -> None:
+    """Run `python ARGUMENTS` on all ranks until the job ends.
+
+    Args:
+        arguments: what follows `python`.
+        workers: P * D.
+        folder: of this run; logs go to its `logs`.
+        metrics: file in the folder whose JSON lines are reported as they come.
+        report: called with each line.
+
+    Raises:
+        JobError: a rank failed; says which, with the end of its log.
+    """
+    logs = folder / "logs"
+    os.environ[RUN_FOLDER] = str(folder)
+    job = start_job(arguments, workers, logs)
+    try:
+        follow(folder / metrics, lambda: job.poll() is None, report)
+    except BaseException:
+        job.terminate()
+        job.wait()
+        raise
+    if job.returncode != 0:
+        raise JobError(_failure(logs))
+
+
+def run_folder(out: str) -> Path:
+    """Return the folder of this run on a rank: the starter's, or a new one when started by hand."""
+    return Path(os.environ[RUN_FOLDER]) if RUN_FOLDER in os.environ else new_run_folder(out)
+
+
+def _failure(logs: Path) -> str:
+    """Quote the log of the rank that failed by itself rather than one that `msrun` ended after it."""
+    worker = worker_logs(logs)
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in worker}
+    for path, text in texts.items():
+        said = [line for line in text.splitlines() if line.startswith("hyperparallel: ")]
+        if said:
+            return f"{path.stem} says: {said[-1].removeprefix('hyperparallel: ')} (logs: {logs})"
+    for path, text in texts.items():
+        if "Traceback" in text:
+            last = [line for line in text[text.rindex("Traceback") :].splitlines() if line and line[0] not in " -"]
+            cause = next((line for line in last[1:] if "Error" in line or "Exception" in line), last[-1])
+            return f"the job failed on {path.stem}: {cause} (the whole traceback is in {path})"
+    return f"the job failed without a traceback; read the logs in {logs} (a rank may have been killed)"
+
+
+def say(text: str) -> None:
+    """Print for the person at the terminal."""
+    print(text, file=sys.stdout, flush=True)

@@ -1,0 +1,158 @@
+"""The training loop of one rank."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hyperparallel.cells.stepwise import Runner
+from hyperparallel.cells.transport import Transport
+from hyperparallel.data import StepFeed
+from hyperparallel.data.feed import StepData
+from hyperparallel.training.build import build_feed, build_layers, build_optimizer, build_plan
+from hyperparallel.training.config import Config, Training
+
+MicroBatches = list[dict[str, np.ndarray]]
+
+
+def train(config: Config, transport: Transport, folder: Path, report: Callable[[dict], None] | None = None) -> dict:
+    """Train and evaluate as the configuration says; every rank of the job calls this.
+
+    Args:
+        config: the job.
+        transport: this rank's place in it.
+        folder: where rank 0 writes `metrics.jsonl` (a line per step) and `summary.json`.
+        report: called on rank 0 with each line of metrics.
+
+    Raises:
+        HyperParallelError: the configuration does not fit together, or the job does not have P x D ranks.
+
+    Returns:
+        The summary, the same numbers on every rank.
+    """
+    layers = build_layers(config)
+    plan = build_plan(config, layers)
+    runner = Runner(
+        plan,
+        layers,
+        transport=transport,
+        data_parallel=config.parallel.data_parallel,
+        optimizer=build_optimizer(config),
+        seed=config.training.seed,
+        jit=config.run.jit,
+    )
+    # Sizes of the whole step, all replicas together: what throughput is measured in.
+    feeds = [build_feed(config, "train", replica) for replica in range(config.parallel.data_parallel)]
+    lines: list[dict[str, Any]] = []
+    with MetricsFile(folder / "metrics.jsonl" if transport.rank == 0 else None) as metrics:
+        for step, batch in enumerate(batches(runner, feeds[runner.replica], 0, config.training.steps)):
+            start = time.perf_counter()
+            result = runner.step(batch, learning_rate(config.training, step))
+            infos = [info for feed in feeds for info in feed.describe(step)]
+            line = {
+                "step": step,
+                "loss": result.loss,
+                "grad_norm": result.grad_norm,
+                "lr": learning_rate(config.training, step),
+                "step_time": time.perf_counter() - start,
+                "tokens": sum(info.tokens for info in infos),
+                "images": sum(info.images for info in infos),
+            }
+            line["tokens_per_s"] = line["tokens"] / line["step_time"]
+            lines.append(line)
+            metrics.write(line)
+            if report and transport.rank == 0:
+                report(line)
+    summary = {"schedule": str(plan.schedule), **_summarise(lines), **evaluate(config, runner)}
+    if transport.rank == 0:
+        write_json(folder / "summary.json", summary)
+    return summary
+
+
+def evaluate(config: Config, runner: Runner) -> dict[str, float]:
+    """Read held-out samples and count those without a single wrong word.
+
+    With the right words before it given, every word of a sample is predicted right if and only if greedy
+    generation reads the whole sample right, so one forward per micro-batch measures exact reading.
+
+    Returns:
+        `held_out_loss`, `exact` and `samples`; nothing when `evaluation.samples` is 0.
+    """
+    steps = math.ceil(config.evaluation.samples / config.training.batch_size)
+    if steps == 0:
+        return {}
+    feed = build_feed(config, "held_out", runner.replica)
+    loss = weight = exact = samples = 0.0
+    for batch in batches(runner, feed, 0, steps):
+        result = runner.evaluate(batch)
+        loss, weight = loss + result.loss * result.weight, weight + result.weight
+        exact, samples = exact + result.metrics["exact"], samples + result.metrics["samples"]
+    return {"held_out_loss": loss / weight, "exact": exact / samples, "samples": samples}
+
+
+def batches(runner: Runner, feed: StepFeed, first_step: int, last_step: int):
+    """Yield, step by step, the M micro-batches with just the columns this rank's stages read."""
+    for data in feed.stream(runner.requests, first_step, last_step):
+        yield merge(data, runner.plan.micro_batches)
+
+
+def merge(data: StepData, micro_batches: int) -> MicroBatches:
+    """Turn stage -> micro-batch -> columns into one dictionary of columns per micro-batch."""
+    merged: MicroBatches = [{} for _ in range(micro_batches)]
+    for by_micro_batch in data.values():
+        for mb, columns in by_micro_batch.items():
+            merged[mb].update(columns)
+    return merged
+
+
+def learning_rate(training: Training, step: int) -> float:
+    """Linear warmup, then a cosine down to a tenth of the peak at the last step."""
+    if step < training.warmup_steps:
+        return training.lr * (step + 1) / training.warmup_steps
+    progress = (step - training.warmup_steps) / max(1, training.steps - training.warmup_steps)
+    return training.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+class MetricsFile:
+    """Append JSON lines; without a path (ranks other than 0) do nothing."""
+
+    def __init__(self, path: Path | None):
+        self._file = path.open("w", encoding="utf-8") if path else None
+
+    def __enter__(self) -> MetricsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Write one line at once, so whoever follows the file sees whole lines only."""
+        if self._file:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file beside its place and rename it, so it is never seen half-written."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _summarise(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Losses, and the median step time without the first steps, which compile."""
+    settled = lines[len(lines) // 4 :]
+    return {
+        "steps": len(lines),
+        "first_loss": lines[0]["loss"],
+        "last_loss": lines[-1]["loss"],
+        "step_time": float(np.median([line["step_time"] for line in settled])),
+        "tokens_per_s": float(np.median([line["tokens_per_s"] for line in settled])),
+    }
