@@ -1,12 +1,14 @@
 """Install the package `hyperparallel` and its console script."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="hyperparallel",
     version="0.1.0",
     description="A small algebra of pipeline schedules that trains multimodal LLMs on MindSpore",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10,<3.12",

@@ -16,8 +16,8 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from hyperparallel.algebra import Plan
-from hyperparallel.cells.layer import Layer
-from hyperparallel.cells.slab import Slab, canonical_names, layer_of
+from hyperparallel.cells.layer import Layer, layer_of
+from hyperparallel.cells.slab import Slab, canonical_names
 from hyperparallel.cells.transport import Transport
 
 
@@ -85,6 +85,10 @@ class Gradients:
         self.transport = transport
         self._totals: dict[int, list[np.ndarray]] = {}
 
+    def clear(self) -> None:
+        """Forget what was added, such as what a step that failed left behind."""
+        self._totals.clear()
+
     def add(self, stage: int, gradients: Sequence[Tensor]) -> None:
         """Add one micro-batch's weight gradients of a stage."""
         if stage not in self._totals:
@@ -116,7 +120,7 @@ class Gradients:
                 shape, size = local[index].shape, local[index].size
                 local[index] = flat[offset : offset + size].reshape(shape)
                 offset += size
-        self._totals.clear()
+        self.clear()
         scale = np.float32(1.0 / weight)
         return [gradient * scale for gradient in local]
 

@@ -7,6 +7,7 @@ which rank runs or on which schedule: the same (seed, name) gives the same weigh
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,9 +15,12 @@ from dataclasses import dataclass, field
 import mindspore as ms
 import numpy as np
 from mindspore import nn
+from mindspore.dataset import config as dataset_config
 
 from hyperparallel.algebra import LayerSpec, ModelSpec
 from hyperparallel.errors import ModelError
+
+_random = importlib.import_module("mindspore.common.seed")  # an import statement would find the function `seed`
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Layer:
     """Declare one layer of a model: the smallest unit that a cut can move.
 
     The Cell is called with the carry of the layer before it followed by its columns; the very first layer of
-    the model gets its columns only. It returns the next carry: one Tensor, or a tuple of Tensors. The last
+    the model gets its columns only. It returns the next carry: one Tensor, or a tuple of two or more. The last
     layer of the model returns `(loss, weight, *metrics)`, float32 scalars: the *sum* of the loss over the
     micro-batch, the number of terms in that sum, and sums for each name in `metrics`. The runner divides the
     loss of the step by the weight of the step, so unequal micro-batches count by their tokens.
@@ -56,8 +60,8 @@ def check_layers(layers: Sequence[Layer]) -> None:
     """Refuse a layer list that no cut could run.
 
     Raises:
-        ModelError: no layer, a name used twice, a part whose layers are not consecutive, or `metrics` on a
-            layer other than the last.
+        ModelError: no layer, a name used twice, a part whose layers are not consecutive, `metrics` on a layer
+            other than the last, or a tie that cannot hold.
     """
     if not layers:
         raise ModelError("the model has no layers; give at least one Layer")
@@ -75,6 +79,36 @@ def check_layers(layers: Sequence[Layer]) -> None:
     for layer in layers[:-1]:
         if layer.metrics:
             raise ModelError(f"layer {layer.name!r} declares metrics {layer.metrics}; only the last layer may")
+    for index, layer in enumerate(layers):
+        for local, target in layer.tied.items():
+            _check_tie(index, local, target, layers)
+
+
+def _check_tie(index: int, local: str, target: str, layers: Sequence[Layer]) -> None:
+    """Refuse a tie whose ends could not stay equal, before a rank waits for a sum that no other rank makes."""
+    layer, source = layers[index], layer_of(target, layers)
+    name = f"layer {layer.name!r} ties {local!r} to {target!r}"
+    if source >= index:
+        raise ModelError(f"{name} of layer {source}, but is layer {index} itself; tie to an earlier layer")
+    if target.removeprefix(layers[source].name + ".") in layers[source].tied:
+        raise ModelError(f"{name}, which is tied itself; tie both to the same parameter")
+    if layers[source].trainable != layer.trainable:
+        frozen = layers[source].name if layer.trainable else layer.name
+        raise ModelError(f"{name}, but {frozen!r} is frozen and the other is not; train or freeze both")
+
+
+def layer_of(name: str, layers: Sequence[Layer]) -> int:
+    """Return the index of the layer that holds a parameter, by its global name.
+
+    Raises:
+        ModelError: no layer's name is a prefix of it.
+    """
+    fits = [index for index, layer in enumerate(layers) if name.startswith(layer.name + ".")]
+    if not fits:
+        raise ModelError(
+            f"parameter {name!r} belongs to no layer; layers are named {layers[0].name!r} .. {layers[-1].name!r}"
+        )
+    return max(fits, key=lambda index: len(layers[index].name))
 
 
 def model_spec(layers: Sequence[Layer], costs: Sequence[float] | None = None) -> ModelSpec:
@@ -121,12 +155,18 @@ def build_layer(layer: Layer, seed: int) -> nn.Cell:
 def seeded(seed: int, name: str) -> Iterator[None]:
     """Seed MindSpore's and numpy's random state from (seed, name); restore the caller's state afterwards."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    numpy_state, ms_seed = np.random.get_state(), ms.get_seed()
     number = int.from_bytes(digest[:4], "little") % (2**31 - 1)
-    ms.set_seed(number)
-    np.random.seed(number)
+    numpy_state, generator_state = np.random.get_state(), ms.get_rng_state()
+    global_seed, op_seeds, data_seed = ms.get_seed(), dict(_random._KERNEL_SEED), dataset_config.get_seed()
+    ms.set_seed(number)  # numpy's too
+    ms.manual_seed(number)
     try:
         yield
     finally:
-        ms.set_seed(0 if ms_seed is None else ms_seed)
+        # Not by `set_seed`: it has no way back to "no seed", and restarts the counters of random operators.
+        _random._GLOBAL_SEED = global_seed
+        _random._KERNEL_SEED.clear()
+        _random._KERNEL_SEED.update(op_seeds)
+        dataset_config.set_seed(data_seed)
+        ms.set_rng_state(generator_state)
         np.random.set_state(numpy_state)

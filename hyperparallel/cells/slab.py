@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from hyperparallel.cells.layer import Layer, build_layer
+from hyperparallel.cells.layer import Layer, build_layer, layer_of
 from hyperparallel.errors import DataError, ModelError
 
 Carry = Tensor | tuple[Tensor, ...]
@@ -27,16 +27,16 @@ class _Chain(nn.Cell):
         super().__init__(auto_prefix=False)
         self.layers = nn.CellList(cells, auto_prefix=False)
         self.picks = tuple(picks)
-        self.first_column = int(has_carry)
+        self.carried = int(has_carry)  # how many of the inputs are the carry; a tuple sets it, see `Slab.inputs`
         self.packs = packs
 
     def construct(self, *inputs):
-        carry = inputs[0] if self.first_column else None
+        carry = inputs[0] if self.carried == 1 else inputs[: self.carried]
         for index, cell in enumerate(self.layers):
             arguments = ()
             for column in self.picks[index]:
-                arguments += (inputs[self.first_column + column],)
-            carry = cell(*arguments) if index == 0 and not self.first_column else cell(carry, *arguments)
+                arguments += (inputs[self.carried + column],)
+            carry = cell(*arguments) if index == 0 and self.carried == 0 else cell(carry, *arguments)
         if self.packs:
             packed = ()
             for value in carry:
@@ -46,11 +46,53 @@ class _Chain(nn.Cell):
 
 
 class _CompiledChain(_Chain):
-    """The same as one compiled graph. `dynamic=1` compiles for the first shapes, then serves any."""
+    """The same as one compiled graph, for the shapes that `Signature` declares."""
 
-    @ms.jit(dynamic=1)
+    @ms.jit
     def construct(self, *inputs):
         return super().construct(*inputs)
+
+
+class Signature:
+    """Declare which axes of a Cell's inputs vary, so that one graph serves all shapes.
+
+    Left to find out by itself (`jit(dynamic=1)`), MindSpore compiles the first three shapes it meets one by one
+    before it compiles for any. Here all axes of a carry but the last (features), all of an integer column and the
+    first of any other column vary from the start; an axis that turns out to vary too costs one more compilation.
+
+    Args:
+        cell: the compiled Cell.
+    """
+
+    def __init__(self, cell: _Chain):
+        self._cell = cell
+        self._shapes: list[list[int | None]] = []
+
+    def admit(self, inputs: Sequence[Tensor]) -> None:
+        """Make sure that the Cell takes these inputs; call before each forward."""
+        if self._shapes and all(map(_fits, self._shapes, inputs)):
+            return
+        if not self._shapes:
+            self._shapes = [_varying(tensor, index < self._cell.carried) for index, tensor in enumerate(inputs)]
+        for shape, tensor in zip(self._shapes, inputs, strict=True):
+            shape[:] = [size if size == now else None for size, now in zip(shape, tensor.shape, strict=True)]
+        self._cell.set_inputs(
+            *(Tensor(shape=shape, dtype=t.dtype) for shape, t in zip(self._shapes, inputs, strict=True))
+        )
+
+
+def _varying(tensor: Tensor, is_carry: bool) -> list[int | None]:
+    """Guess which axes of an input vary from micro-batch to micro-batch."""
+    shape: list[int | None] = list(tensor.shape)
+    if is_carry:
+        return [None] * (len(shape) - 1) + shape[-1:]
+    if tensor.dtype in (ms.int32, ms.int64):
+        return [None] * len(shape)
+    return [None, *shape[1:]] if shape else shape
+
+
+def _fits(shape: Sequence[int | None], tensor: Tensor) -> bool:
+    return len(shape) == tensor.ndim and all(size in (None, now) for size, now in zip(shape, tensor.shape, strict=True))
 
 
 class Slab:
@@ -79,14 +121,15 @@ class Slab:
         self.names = [layer.name for layer in own]
         self.columns = tuple(dict.fromkeys(column for layer in own for column in layer.columns))
         self.is_last = span[1] == len(layers)
+        self.has_carry = span[0] > 0
         picks = [tuple(self.columns.index(column) for column in layer.columns) for layer in own]
         cells = [build_layer(layer, seed) for layer in own]
         for layer, cell in zip(own, cells, strict=True):
             _copy_tied(layer, cell, layers, seed)
-        self.chain = (_CompiledChain if jit else _Chain)(cells, picks, span[0] > 0, packs=self.is_last)
+        self.chain = (_CompiledChain if jit else _Chain)(cells, picks, self.has_carry, packs=self.is_last)
+        self.signature = Signature(self.chain) if jit else None
         self.weights = ms.ParameterTuple([p for p in self.chain.get_parameters() if p.requires_grad])
         self.sends_gradient = sends_gradient
-        self.has_carry = span[0] > 0
         self.trains = backward
         self._differentiate = None
         if backward:
@@ -106,12 +149,19 @@ class Slab:
                     f"it has {', '.join(sorted(micro_batch)) or 'none'}"
                 )
         columns = tuple(Tensor(micro_batch[column]) for column in self.columns)
-        return (carry, *columns) if self.has_carry else columns
+        if not self.has_carry:
+            return columns
+        # Each tensor of a carry is an argument of its own: a tuple would be a constant to the compiler.
+        carries = carry if isinstance(carry, tuple) else (carry,)
+        self.chain.carried = len(carries)
+        return (*carries, *columns)
 
     def forward(self, inputs: tuple, train: bool) -> Carry:
         """Run the layers; with `train`, keep what the backward needs until `backward` gets the same inputs."""
         self.chain.set_train(train)
         self.chain.set_grad(train and self.trains)
+        if self.signature:
+            self.signature.admit(inputs)
         return self.chain(*inputs)
 
     def backward(self, inputs: tuple, gradient: Carry) -> tuple[Carry | None, tuple[Tensor, ...]]:
@@ -125,12 +175,14 @@ class Slab:
             The gradient of the carry (None unless it is sent upstream) and those of `weights`.
         """
         weights = (self.weights,) if len(self.weights) else ()
+        if not self.sends_gradient and not weights:
+            return None, ()
         result = self._differentiate(self.chain, *weights)(*inputs, gradient)
-        if self.sends_gradient and weights:
-            return result[0][0], result[1]
-        if self.sends_gradient:
-            return result[0], ()
-        return None, result
+        if not self.sends_gradient:
+            return None, result
+        of_inputs, of_weights = result if weights else (result, ())
+        carried = self.chain.carried
+        return of_inputs[0] if carried == 1 else of_inputs[:carried], of_weights
 
     @staticmethod
     def loss_gradient(packed: Tensor) -> Tensor:
@@ -141,20 +193,6 @@ class Slab:
 def canonical_names(layers: Sequence[Layer]) -> dict[str, str]:
     """Map the global name of every tied parameter to the name of the parameter it is tied to."""
     return {f"{layer.name}.{local}": target for layer in layers for local, target in layer.tied.items()}
-
-
-def layer_of(name: str, layers: Sequence[Layer]) -> int:
-    """Return the index of the layer that holds a parameter, by its global name.
-
-    Raises:
-        ModelError: no layer's name is a prefix of it.
-    """
-    fits = [index for index, layer in enumerate(layers) if name.startswith(layer.name + ".")]
-    if not fits:
-        raise ModelError(
-            f"parameter {name!r} belongs to no layer; layers are named {layers[0].name!r} .. {layers[-1].name!r}"
-        )
-    return max(fits, key=lambda index: len(layers[index].name))
 
 
 def _copy_tied(layer: Layer, cell: nn.Cell, layers: Sequence[Layer], seed: int) -> None:

@@ -21,7 +21,7 @@ from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.optimizer import AdamW, Optimizer
 from hyperparallel.cells.slab import Carry, Slab
 from hyperparallel.cells.transport import Tag, Transport
-from hyperparallel.errors import ConfigError, DataError
+from hyperparallel.errors import ConfigError, DataError, ModelError
 
 MicroBatch = Mapping[str, np.ndarray]
 
@@ -45,6 +45,8 @@ class Record(NamedTuple):
     action: Action
     start: float
     end: float
+    bytes: int = 0
+    """Size of the message, for a SEND."""
 
 
 class Runner:
@@ -119,7 +121,8 @@ class Runner:
             self.settings, [parameter for one in self.gradients.shared for parameter in one.parameters]
         )
         self.step_number = 0
-        self.records: list[Record] | None = None
+        self.records: list[Record] | None = None  # a list turns recording on; each step then replaces it
+        self.walked = 0.0  # `time.perf_counter()` when this rank was through with its program
 
     def step(self, batch: Sequence[MicroBatch], lr: float | None = None) -> StepResult:
         """Run one optimizer step.
@@ -196,8 +199,10 @@ class Runner:
         """Walk the program once and add up the losses of all ranks."""
         if len(batch) != self.plan.micro_batches:
             raise DataError(f"the batch has {len(batch)} micro-batches; the plan has {self.plan.micro_batches}")
+        self.gradients.clear()
         walk = _Walk(self, batch, train)
         walk.run()
+        self.walked = time.perf_counter()
         if self.records is not None:
             self.records = walk.records
         return self._collect(walk.losses)
@@ -210,6 +215,11 @@ class Runner:
         names = self.layers[-1].metrics
         table = np.zeros((self.data_parallel, self.plan.micro_batches, 2 + len(names)), np.float32)
         for mb, values in losses.items():
+            if values.size != table.shape[2]:
+                raise ModelError(
+                    f"layer {self.layers[-1].name!r} returned {values.size} values; expected loss, weight and its "
+                    f"metrics {names}, {table.shape[2]} in all"
+                )
             table[self.replica, mb] = values.asnumpy()
         table = self.transport.sum(table, range(self.transport.size)).astype(np.float64)
         self.transport.flush()
@@ -294,7 +304,12 @@ class _Walk:
         tensors = carry if isinstance(carry, tuple) else (carry,)
         receive = counterpart(action, self.placement)
         peer = self._global(self.placement.rank_of(receive.stage))
-        self.runner.transport.send(peer, Tag(action, self.runner.step_number), [tensor.asnumpy() for tensor in tensors])
+        start = time.perf_counter()
+        arrays = [tensor.asnumpy() for tensor in tensors]
+        self.runner.transport.send(peer, Tag(action, self.runner.step_number), arrays)
+        if self.runner.records is not None:
+            sent = sum(array.nbytes for array in arrays)
+            self.records.append(Record(action, start - self.began, time.perf_counter() - self.began, sent))
 
     def _global(self, rank: int) -> int:
         return rank * self.runner.data_parallel + self.runner.replica

@@ -154,6 +154,8 @@ class Transport:
     def _unpack(self, peer: int, tag: Tag, data: bytes) -> list[np.ndarray]:
         """Check a message against the tag that was awaited and take it apart."""
         ends = f"from rank {peer} to rank {self.rank}, step {tag.step}, {tag.action}"
+        if len(data) < _HEAD.size:
+            raise TransportError(f"message {ends}: is cut short; {len(data)} bytes hold no header")
         magic, step, stage, kind, mb, count, size = _HEAD.unpack_from(data)
         if magic != _MAGIC or kind >= len(_KINDS):
             raise TransportError(f"message {ends}: was not filled by its sender (starts with {magic!r})")
@@ -186,7 +188,7 @@ def _widened(size: int) -> int:
 
 
 def _pack(tag: Tag, arrays: Sequence[np.ndarray]) -> bytes:
-    payload = [np.ascontiguousarray(array) for array in arrays]
+    payload = [np.asarray(array, order="C") for array in arrays]  # ascontiguousarray makes 0-d arrays 1-d
     parts = [_HEAD.pack(_MAGIC, tag.step, *_describe(tag), len(payload), sum(array.nbytes for array in payload))]
     for array in payload:
         shape = array.shape + (0,) * (8 - array.ndim)

@@ -8,7 +8,7 @@ import json
 from hyperparallel.cells.transport import Transport
 from hyperparallel.training.build import build_feed, build_layers, build_plan
 from hyperparallel.training.config import Config, load_config
-from hyperparallel.training.job import new_run_folder, run_folder, run_job, say
+from hyperparallel.training.job import has_starter, new_run_folder, run_folder, run_job, say
 from hyperparallel.training.launch import is_worker
 from hyperparallel.training.progress import Progress
 from hyperparallel.training.trainer import train
@@ -42,10 +42,13 @@ def run(args: argparse.Namespace) -> int:
 def _work(config: Config) -> None:
     transport = Transport.start()
     folder = run_folder(config.run.out) if transport.rank == 0 else None
-    progress = Progress(config.training.steps) if transport.rank == 0 else None
-    train(config, transport, folder, progress.report if progress else None)
-    if progress:
-        progress.close()
+    # The starter draws the bar from the metrics; by hand under msrun, rank 0 draws it into its own log.
+    progress = Progress(config.training.steps) if transport.rank == 0 and not has_starter() else None
+    try:
+        train(config, transport, folder, progress.report if progress else None)
+    finally:
+        if progress:  # ends its line, so that an error starts a new one
+            progress.close()
 
 
 def _start(args: argparse.Namespace, config: Config) -> None:

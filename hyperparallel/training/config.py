@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,6 +13,8 @@ import yaml
 from hyperparallel.data import DigitsConfig
 from hyperparallel.errors import ConfigError
 from hyperparallel.models.config import MllmConfig
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Section(BaseModel):
@@ -37,7 +39,7 @@ class Training(_Section):
     lr: float = Field(1e-3, gt=0, description="peak learning rate")
     warmup_steps: int = Field(10, ge=0, description="steps of linear warmup, then cosine to a tenth")
     weight_decay: float = Field(0.01, ge=0, description="decoupled decay of matrices")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="decay rates of Adam's moments, in [0, 1)")
+    betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="decay rates of Adam's moments, in [0, 1)")
     eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
     clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0 turns clipping off")
     seed: int = Field(0, ge=0, description="seed of the initial weights")
@@ -117,6 +119,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         _find_lines(node, (), lines, path)
         values = yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply or refers to itself; write the values out") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -164,11 +168,15 @@ def _explain(
     problem = error.errors(include_url=False)[0]
     keys = tuple(str(key) for key in problem["loc"])
     name = ".".join(keys)
-    if keys in given:
-        where = f"override {given[keys]!r}"
+    heads = [keys[:end] for end in range(len(keys), 0, -1)]
+    override = next((given[head] for head in heads if head in given), None)
+    if override is not None:
+        where = f"override {override!r}"
     else:
-        known = next((keys[:end] for end in range(len(keys), 0, -1) if keys[:end] in lines), None)
-        where = f"{path}, line {lines[known]}" if known else f"{path}"
+        known = next((lines[head] for head in heads if head in lines), None)
+        where = f"{path}, line {known}" if known else f"{path}"
+        inside = [text for place, text in given.items() if place[: len(keys)] == keys]
+        where += f" with override {inside[-1]!r}" if inside else ""
     if problem["type"] == "extra_forbidden":
         legal = _legal_keys(keys[:-1])
         near = difflib.get_close_matches(keys[-1], legal, n=1, cutoff=0.5)

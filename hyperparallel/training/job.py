@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from hyperparallel.errors import ConfigError, HyperParallelError
-from hyperparallel.training.launch import start_job, worker_logs
+from hyperparallel.training.launch import end_job, start_job, worker_logs
 from hyperparallel.training.progress import follow
 
 RUN_FOLDER = "HYPERPARALLEL_RUN_FOLDER"
@@ -55,20 +58,37 @@ def run_job(arguments: Sequence[str], workers: int, folder: Path, metrics: str, 
     """
     logs = folder / "logs"
     os.environ[RUN_FOLDER] = str(folder)
-    job = start_job(arguments, workers, logs)
-    try:
-        follow(folder / metrics, lambda: job.poll() is None, report)
-    except BaseException:
-        job.terminate()
-        job.wait()
-        raise
+    with _terminable():
+        job = start_job(arguments, workers, logs)
+        try:
+            follow(folder / metrics, lambda: job.poll() is None, report)
+        finally:
+            end_job(job)
     if job.returncode != 0:
         raise JobError(_failure(logs))
 
 
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that who ends the starter (`timeout`, a scheduler) ends its ranks too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def has_starter() -> bool:
+    """Tell whether `run_job` started this rank, rather than a person with `msrun`."""
+    return RUN_FOLDER in os.environ
+
+
 def run_folder(out: str) -> Path:
     """Return the folder of this run on a rank: the starter's, or a new one when started by hand."""
-    return Path(os.environ[RUN_FOLDER]) if RUN_FOLDER in os.environ else new_run_folder(out)
+    return Path(os.environ[RUN_FOLDER]) if has_starter() else new_run_folder(out)
 
 
 def _failure(logs: Path) -> str:

@@ -8,7 +8,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from hyperparallel.errors import ConfigError
 
@@ -62,6 +65,17 @@ def start_job(arguments: Sequence[str], workers: int, log_dir: Path) -> subproce
     environment.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
     with open(log_dir / "msrun.log", "wb") as output:
         return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+
+def end_job(job: subprocess.Popen) -> None:
+    """End a job and all processes of it; `msrun` alone would leave its ranks running. A job that has ended stays so."""
+    if job.poll() is None:
+        processes = psutil.Process(job.pid).children(recursive=True)
+        job.kill()
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        job.wait()
 
 
 def worker_logs(log_dir: Path) -> list[Path]:

@@ -115,7 +115,7 @@ def learning_rate(training: Training, step: int) -> float:
     """Linear warmup, then a cosine down to a tenth of the peak at the last step."""
     if step < training.warmup_steps:
         return training.lr * (step + 1) / training.warmup_steps
-    progress = (step - training.warmup_steps) / max(1, training.steps - training.warmup_steps)
+    progress = (step - training.warmup_steps) / max(1, training.steps - 1 - training.warmup_steps)
     return training.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 

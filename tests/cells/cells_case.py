@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cache
+from typing import NamedTuple
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 from mindspore.experimental import optim
 
 from hyperparallel import AdamW, Layer
@@ -22,7 +23,8 @@ from hyperparallel.models import DecoderConfig, MllmConfig, VisionConfig, mllm
 STEPS = 5
 SETTINGS = AdamW(lr=3e-3, weight_decay=0.1, clip_norm=1.0)
 SEED = 7
-# Images of the 8 samples of a step: micro-batches of two samples hold 0, 1, 3, 2 images; step 3 has none at all.
+NO_IMAGE = 3  # this step has none at all
+# Images of the 8 samples of a step: micro-batches of two samples hold 0, 1, 3, 2 images.
 IMAGES = (0, 0, 1, 0, 2, 1, 0, 2)
 
 
@@ -38,7 +40,13 @@ class Case:
     llm: bool = True
     tied: bool = True
     jit: bool = True
-    pad: int = 32  # one length of text: fewer graphs to compile; 8 gives three lengths
+    pad: int = 32  # one length of text; 8 gives several
+    evaluates: bool = False  # evaluate before every step too
+
+    @property
+    def workers(self) -> int:
+        """Ranks of the job, all replicas together."""
+        return self.ranks * self.data_parallel
 
     @property
     def name(self) -> str:
@@ -48,15 +56,37 @@ class Case:
         )
 
 
+INLINE, GPIPE, TRANSPOSE = "1f1b(vision+llm)", "gpipe(vision+llm)", "transpose(vision) >> 1f1b(llm)"
+
+CASES = [
+    *(Case(schedule, ranks) for ranks in (1, 2, 4) for schedule in (INLINE, GPIPE, TRANSPOSE)),
+    *(Case(schedule, ranks, vision=False) for ranks in (1, 2, 4) for schedule in (INLINE, TRANSPOSE)),
+    Case(GPIPE, 2, vision=False),
+    Case(TRANSPOSE, 2, micro_batches=1),
+    Case(INLINE, 4, micro_batches=2),
+    Case(TRANSPOSE, 4, micro_batches=2),
+    Case(TRANSPOSE, 2, data_parallel=2),
+    Case(INLINE, 2, data_parallel=2),
+    Case(TRANSPOSE, 2, data_parallel=2, vision=False),
+    Case(TRANSPOSE, 2, llm=False),
+    Case(TRANSPOSE, 2, tied=False),
+    Case("transpose(vision, owner=[1,1,0,1]) >> gpipe(llm)", 2),
+    Case("1f1b(vision+llm, slabs=[3,4])", 2),
+    Case(TRANSPOSE, 2, pad=8, evaluates=True),
+    Case(INLINE, 4, pad=8),
+    Case(TRANSPOSE, 2, jit=False),
+]
+
+
 def layers_of(case: Case) -> tuple[Layer, ...]:
-    """Build the model of a case: 4 vision layers and 6 backbone layers."""
+    """Build the model of a case: 3 vision layers, and 4 backbone layers, one for each of up to 4 ranks."""
     return mllm(
         MllmConfig(
-            vision=VisionConfig(width=16, depth=2, heads=2, ffn=32, trainable=case.vision),
+            vision=VisionConfig(width=16, depth=1, heads=2, ffn=32, trainable=case.vision),
             llm=DecoderConfig(
                 vocab_size=16,
                 width=24,
-                depth=4,
+                depth=2,
                 heads=4,
                 kv_heads=2,
                 ffn=32,
@@ -72,7 +102,7 @@ def layers_of(case: Case) -> tuple[Layer, ...]:
 @cache
 def samples_of(step: int) -> tuple[Sample, ...]:
     """Return the 8 samples of a step; the same for every number of ranks, replicas and micro-batches."""
-    counts = [0] * len(IMAGES) if step == 3 else IMAGES
+    counts = [0] * len(IMAGES) if step == NO_IMAGE else IMAGES
     return tuple(
         Digits(DigitsConfig(min_images=n, max_images=n), 4, "train").sample(step * len(counts) + index)
         for index, n in enumerate(counts)
@@ -87,9 +117,18 @@ def batch_of(step: int, case: Case, replica: int) -> list[dict[str, np.ndarray]]
     return [collate(own[m * size : (m + 1) * size], COLUMNS, case.pad) for m in range(case.micro_batches)]
 
 
+class Reference(NamedTuple):
+    """What training in one process gives."""
+
+    losses: list[float]
+    norms: list[float]
+    initial: dict[str, np.ndarray]
+    final: dict[str, np.ndarray]
+
+
 @cache
-def reference(vision: bool, llm: bool, tied: bool) -> tuple[list[float], dict[str, np.ndarray]]:
-    """Train in one process without pipeline; return the losses and the final parameters by name."""
+def reference(vision: bool, llm: bool, tied: bool) -> Reference:
+    """Train in one process without pipeline."""
     layers = layers_of(Case("", 1, vision=vision, llm=llm, tied=tied))
     cells = [build_layer(layer, SEED) for layer in layers]
     merge = [layer.name for layer in layers].index("llm.embed")
@@ -112,7 +151,7 @@ def reference(vision: bool, llm: bool, tied: bool) -> tuple[list[float], dict[st
     ]
     adamw = optim.AdamW(groups, lr=SETTINGS.lr, betas=SETTINGS.betas, eps=SETTINGS.eps)
     order = [p.name for matrix in (True, False) for p in trained if (p.ndim >= 2) is matrix]
-    losses = []
+    losses, norms, initial = [], [], _values(unique, tied)
     for step in range(STEPS):
         total, weights, sums = 0.0, 0.0, [0.0] * len(trained)
         for sample in samples_of(step):
@@ -125,10 +164,13 @@ def reference(vision: bool, llm: bool, tied: bool) -> tuple[list[float], dict[st
         scale = min(1.0, SETTINGS.clip_norm / norm)
         adamw(tuple(Tensor((mean[name] * scale).astype(np.float32)) for name in order))
         losses.append(total / weights)
-    final = {name: parameter.asnumpy() for name, parameter in unique.items()}
-    if tied:
-        final["llm.head.weight"] = final["llm.embed.weight"]
-    return losses, final
+        norms.append(norm)
+    return Reference(losses, norms, initial, _values(unique, tied))
+
+
+def _values(parameters: dict[str, Parameter], tied: bool) -> dict[str, np.ndarray]:
+    values = {name: parameter.asnumpy().copy() for name, parameter in parameters.items()}
+    return {**values, "llm.head.weight": values["llm.embed.weight"]} if tied else values
 
 
 def relative_difference(left: np.ndarray, right: np.ndarray) -> float:

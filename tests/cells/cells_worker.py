@@ -1,4 +1,4 @@
-"""Run cases on the ranks of one job and write what each rank ended with; started by the tests."""
+"""Run cases on the ranks of one job and write what each rank saw and ended with; started by the tests."""
 
 import json
 import sys
@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 from cells_case import SEED, SETTINGS, STEPS, Case, batch_of, layers_of
+from cells_probe import probe
+from cells_record import Watch, own_columns, reuse_slabs
 
 from hyperparallel import Runner, Transport, derive, model_spec
 
 
-def run_case(case: Case, transport: Transport) -> tuple[list[float], Runner]:
-    """Train a case; return the losses and the runner."""
+def run_case(case: Case, transport: Transport, out: Path) -> None:
+    """Train a case; write the parameters before and after as .npz, everything else as .json."""
     layers = layers_of(case)
     plan = derive(case.schedule, model_spec(layers), case.ranks, case.micro_batches)
     runner = Runner(
@@ -23,32 +25,46 @@ def run_case(case: Case, transport: Transport) -> tuple[list[float], Runner]:
         seed=SEED,
         jit=case.jit,
     )
-    losses = []
+    initial, watch = runner.parameters(), Watch(runner)
+    results, evaluated, kept = [], [], True
     for step in range(STEPS):
-        batch = batch_of(step, case, runner.replica)
-        # Keep only what this rank asks for, so a stage that read anything else would fail.
-        own = [{} for _ in batch]
-        for micro_batches, columns in runner.requests.values():
-            for mb in micro_batches:
-                own[mb].update({column: batch[mb][column] for column in columns})
-        losses.append(runner.step(own).loss)
-    return losses, runner
+        watch.begin()
+        batch = own_columns(runner, batch_of(step, case, runner.replica))
+        if case.evaluates:
+            before = runner.parameters()
+            evaluated.append(runner.evaluate(batch)._asdict())
+            kept = kept and all(np.array_equal(before[name], now) for name, now in runner.parameters().items())
+            watch.steps.pop()
+            watch.begin()
+        copies = [{column: array.copy() for column, array in columns.items()} for columns in batch]
+        results.append(runner.step(batch)._asdict())
+        kept = kept and all(np.array_equal(a[c], b[c]) for a, b in zip(batch, copies, strict=True) for c in b)
+    watch.end()
+    facts = {
+        "results": results,
+        "evaluated": evaluated,
+        "kept": kept,
+        "steps": watch.steps,
+        "state": [parameter.name for parameter in runner.optimizer.state()],
+        "shared": {one.name: one.ranks for one in runner.gradients.shared},
+        "requests": runner.requests,
+        "program": [str(action) for action in runner.program],
+        "trained": [p.name for slab in runner.slabs.values() for p in slab.weights],
+    }
+    (out / f"{case.name}.{transport.rank}.json").write_text(json.dumps(facts))
+    arrays = {f"initial:{name}": value for name, value in initial.items()}
+    np.savez(out / f"{case.name}.{transport.rank}.npz", **arrays, **runner.parameters())
 
 
 def main() -> None:
     """Read the cases and the output folder from the command line."""
     cases, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     transport = Transport.start()
+    if transport.size == 2:
+        (out / f"probe.{transport.rank}.json").write_text(json.dumps(probe(transport)))
+    reuse_slabs()
     for values in cases:
-        case = Case(**values)
-        losses, runner = run_case(case, transport)
-        state = {parameter.name for parameter in runner.optimizer.state()}
-        np.savez(
-            out / f"{case.name}.{transport.rank}.npz",
-            __losses=np.array(losses),
-            __state=np.array(sorted(state)),
-            **runner.parameters(),
-        )
+        run_case(Case(**values), transport, out)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+"""Run all cases in few jobs, once for all tests of this folder."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from cells_case import CASES, reference  # noqa: E402
+
+from hyperparallel.training.launch import end_job, start_job, worker_logs  # noqa: E402
+
+
+class Seen(NamedTuple):
+    """What one rank of a case wrote."""
+
+    facts: dict
+    initial: dict[str, np.ndarray]
+    final: dict[str, np.ndarray]
+
+
+class Job(NamedTuple):
+    """The cases of one number of workers, running."""
+
+    process: subprocess.Popen
+    log: Path
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory) -> Path:
+    """Run the cases, those with equal numbers of workers in one job; return the folder of results."""
+    out = tmp_path_factory.mktemp("cases")
+    alone = _start(1, out)
+    for workers in (2, 4):
+        job = _start(workers, out)
+        if workers == 2:
+            # Meanwhile, in this process, what the cases are compared with.
+            for kind in sorted({(case.vision, case.llm, case.tied) for case in CASES}):
+                reference(*kind)
+        _finish(job)
+    _finish(alone)
+    return out
+
+
+@pytest.fixture(scope="session")
+def results(jobs) -> dict[str, list[Seen]]:
+    """Case name -> what each rank saw."""
+    return {case.name: [_load(jobs / f"{case.name}.{rank}") for rank in range(case.workers)] for case in CASES}
+
+
+@pytest.fixture(scope="session")
+def probes(jobs) -> list[dict]:
+    """What each of two ranks answered to `cells_probe`."""
+    return [json.loads((jobs / f"probe.{rank}.json").read_text()) for rank in range(2)]
+
+
+def _start(workers: int, out: Path) -> Job:
+    cases = [asdict(case) for case in CASES if case.workers == workers]
+    (out / f"{workers}.json").write_text(json.dumps(cases))
+    log = out / f"log{workers}"
+    command = [str(HERE / "cells_worker.py"), str(out / f"{workers}.json"), str(out)]
+    if workers > 1:
+        return Job(start_job(command, workers, log), log)
+    log.mkdir()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
+    with open(log / "worker_0.log", "wb") as file:
+        return Job(subprocess.Popen([sys.executable, *command], env=environment, stdout=file, stderr=file), log)
+
+
+def _finish(job: Job) -> None:
+    try:
+        code = job.process.wait(timeout=600)
+    finally:
+        end_job(job.process)
+    if code != 0:
+        pytest.fail("\n".join(path.read_text(errors="replace")[-2000:] for path in worker_logs(job.log)))
+
+
+def _load(path: Path) -> Seen:
+    arrays = dict(np.load(f"{path}.npz"))
+    initial = {name.removeprefix("initial:"): value for name, value in arrays.items() if name.startswith("initial:")}
+    final = {name: value for name, value in arrays.items() if not name.startswith("initial:")}
+    return Seen(json.loads(Path(f"{path}.json").read_text()), initial, final)
