@@ -5,7 +5,6 @@ Source: arXiv 2607.03229; design, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,11 +12,11 @@ from hyperparallel.algebra.expression import Schedule, normal_form, parse
 from hyperparallel.algebra.lower import Programs, lower
 from hyperparallel.algebra.model import ModelSpec
 from hyperparallel.algebra.placement import Placement, place
-from hyperparallel.algebra.program import Action, Program
+from hyperparallel.algebra.program import Action
 from hyperparallel.algebra.regions import Region, fill_parts, resolve
 from hyperparallel.algebra.seams import Seam, seam
-from hyperparallel.algebra.skeletons import Layout, Replicated, Sharded, registry
 from hyperparallel.algebra.validate import validate_programs
+from hyperparallel.algebra.weave import weave
 from hyperparallel.errors import ScheduleError
 
 
@@ -31,7 +30,7 @@ class Plan:
         regions: the cut, in input-to-loss order.
         placement: stages, paths, owners and gates.
         seams: the collectives between region j and j + 1.
-        compute: F and B of every rank, in order, without messages.
+        compute: F, B, I, W of every rank, in order, without messages.
     """
 
     schedule: Schedule
@@ -92,8 +91,7 @@ def derive(schedule: Schedule | str, model: ModelSpec, ranks: int, micro_batches
     placement = place(regions, model, ranks, micro_batches)
     layouts = [region.layout for region in regions]
     seams = tuple(seam(left, right) for left, right in zip(layouts, layouts[1:], strict=False))
-    compute = tuple(_rank_order(regions, placement, rank) for rank in range(ranks))
-    return Plan(schedule, model, regions, placement, seams, compute)
+    return Plan(schedule, model, regions, placement, seams, weave(regions, placement))
 
 
 def validate(plan: Plan) -> Plan:
@@ -112,39 +110,3 @@ def validate(plan: Plan) -> Plan:
     """
     validate_programs(plan.programs, plan.placement)
     return plan
-
-
-def _rank_order(regions: Sequence[Region], placement: Placement, rank: int) -> Program:
-    """Order one rank's compute: the Sharded region's steps, with Replicated regions woven around them."""
-    _refuse_unsupported(regions)
-    order: list[Action] = []
-    for index, region in enumerate(regions):
-        if region.layout is Layout.SHARDED:
-            stage = rank + index * placement.ranks
-            skeleton = registry()[region.expr.skeleton]
-            assert isinstance(skeleton, Sharded)
-            backward = placement.gates[stage].receives_gradient
-            steps = skeleton.steps(rank, placement.ranks, placement.micro_batches, backward)
-            order = [Action(stage, kind, mb) for kind, mb in steps]
-    for index, region in enumerate(regions):
-        if region.owner is not None:
-            stage = rank + index * placement.ranks
-            skeleton = registry()[region.expr.skeleton]
-            assert isinstance(skeleton, Replicated)
-            own = [mb for mb, owner in enumerate(region.owner) if owner == rank]
-            backward = own if placement.gates[stage].receives_gradient else []
-            order = skeleton.around(
-                order, [Action(stage, "F", mb) for mb in own], [Action(stage, "B", mb) for mb in backward]
-            )
-    return tuple(order)
-
-
-def _refuse_unsupported(regions: Sequence[Region]) -> None:
-    """One Sharded region with at most one Replicated region before it; more is the next slice."""
-    layouts = [region.layout for region in regions]
-    if layouts not in ([Layout.SHARDED], [Layout.REPLICATED, Layout.SHARDED]):
-        text = " >> ".join(str(region.expr) for region in regions)
-        raise ScheduleError(
-            f"{text} has the layouts {', '.join(layout.value for layout in layouts)}; this version orders one Sharded "
-            "region with at most one Replicated region before it: merge Sharded regions with '+', drop the count"
-        )

@@ -40,8 +40,10 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
     remaining = sum(map(len, compute))
 
     def send_order(action: Action) -> int:
-        replicated = placement.owners[action.stage // ranks] is not None
-        return action.mb if replicated else -(action.stage % ranks)
+        region, rank = divmod(action.stage, ranks)
+        if placement.owners[region] is not None:
+            return action.mb
+        return rank if region in placement.reflected else -rank
 
     while remaining:
         finished: list[Action] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from hyperparallel.algebra.footprint import Gates, footprint
@@ -20,13 +20,15 @@ class Placement:
         owners: per region, None when Sharded, else the owner rank of every micro-batch.
         gates: footprint gates of every stage, by stage index.
         slabs: layers of every stage, by stage index; empty when the placement was inferred from a table.
+        reflected: regions that run from rank P-1 down to rank 0.
     """
 
     ranks: int
     micro_batches: int
     owners: tuple[tuple[int, ...] | None, ...]
     gates: tuple[Gates, ...]
-    slabs: tuple[Span, ...] = field(default=())
+    slabs: tuple[Span, ...] = ()
+    reflected: frozenset[int] = frozenset()
 
     @property
     def stages(self) -> int:
@@ -52,10 +54,14 @@ class Placement:
         for mb in range(self.micro_batches):
             path: list[int] = []
             for region, owner in enumerate(self.owners):
-                base = region * self.ranks
-                path += range(base, base + self.ranks) if owner is None else [base + owner[mb]]
+                path += self.region_stages(region) if owner is None else [region * self.ranks + owner[mb]]
             paths.append(tuple(path))
         return tuple(paths)
+
+    def region_stages(self, region: int) -> range:
+        """Stages of a region in the order in which its layers follow each other."""
+        first, last = region * self.ranks, (region + 1) * self.ranks - 1
+        return range(last, first - 1, -1) if region in self.reflected else range(first, last + 1)
 
     @cached_property
     def neighbours(self) -> dict[tuple[int, int], tuple[int | None, int | None]]:
@@ -83,16 +89,24 @@ def place(regions: tuple[Region, ...], model: ModelSpec, ranks: int, micro_batch
     """
     trainable: list[bool] = []  # of each slab in input-to-loss order; a Replicated region is one slab
     for region in regions:
-        slabs = region.slabs if region.owner is None else region.slabs[:1]
-        trainable += [any(layer.trainable for layer in model.layers[first:last]) for first, last in slabs]
+        slabs = region.slabs[:1] if region.owner is not None else region.slabs
+        trainable += [
+            any(layer.trainable for layer in model.layers[first:last])
+            for first, last in (slabs[::-1] if region.reflected else slabs)
+        ]
     by_slab = iter(footprint(trainable))
     gates: list[Gates] = []
     for region in regions:
-        gates += [next(by_slab) for _ in range(ranks)] if region.owner is None else [next(by_slab)] * ranks
+        if region.owner is not None:
+            gates += [next(by_slab)] * ranks
+        else:
+            own = [next(by_slab) for _ in range(ranks)]
+            gates += own[::-1] if region.reflected else own
     return Placement(
         ranks,
         micro_batches,
         tuple(region.owner for region in regions),
         tuple(gates),
         tuple(slab for region in regions for slab in region.slabs),
+        frozenset(index for index, region in enumerate(regions) if region.reflected),
     )

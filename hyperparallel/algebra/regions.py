@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hyperparallel.algebra.expression import RegionExpr, Schedule, caret, did_you_mean
 from hyperparallel.algebra.model import ModelSpec, Span, cut_balanced, cut_by_counts, cut_evenly
-from hyperparallel.algebra.skeletons import Layout, Replicated, registry
+from hyperparallel.algebra.skeletons import Layout, Replicated, Sharded, registry
 from hyperparallel.errors import ScheduleError
 
 
@@ -19,12 +19,14 @@ class Region:
         span: its layers, (first, one past the last).
         slabs: layers of rank r at index r; the whole span on every rank when Replicated.
         owner: owner rank by micro-batch when Replicated, else None.
+        reflected: True when the layers run from rank P-1 down to rank 0 (the second half of a fold).
     """
 
     expr: RegionExpr
     span: Span
     slabs: tuple[Span, ...]
     owner: tuple[int, ...] | None
+    reflected: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -56,18 +58,31 @@ def resolve(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int
             owner = _owners(expr, schedule, ranks, micro_batches)
             regions.append(Region(expr, span, (span,) * ranks, owner))
             continue
-        if span[1] - span[0] < expr.count * ranks:
-            raise _error(
-                schedule,
-                expr,
-                f"{'+'.join(expr.parts)} has {span[1] - span[0]} layers for {expr.count * ranks} slabs "
-                f"({ranks} ranks{f' x {expr.count}' if expr.count > 1 else ''}); a slab needs at least one layer: "
-                "use fewer ranks, merge parts with '+', or transpose it",
-            )
-        for piece in cut_evenly(span, expr.count):
-            slabs = _slabs(replace(expr, count=1), piece, schedule, model, ranks)
-            regions.append(Region(replace(expr, count=1), piece, tuple(slabs), None))
+        regions += _sharded(expr, span, schedule, model, ranks)
     return tuple(regions)
+
+
+def _sharded(expr: RegionExpr, span: Span, schedule: Schedule, model: ModelSpec, ranks: int) -> list[Region]:
+    """Cut a Sharded region into its count of regions, two each where it folds, a slab per rank."""
+    skeleton = registry()[expr.skeleton]
+    assert isinstance(skeleton, Sharded)
+    reflected = skeleton.folds(expr.option) * expr.count
+    pieces = len(reflected) * ranks
+    if span[1] - span[0] < pieces:
+        raise _error(
+            schedule,
+            expr,
+            f"{'+'.join(expr.parts)} has {span[1] - span[0]} layers for {pieces} slabs "
+            f"({ranks} ranks{f' x {len(reflected)}' if len(reflected) > 1 else ''}); a slab needs at least one layer: "
+            "use fewer ranks, merge parts with '+', or transpose it",
+        )
+    slabs = _slabs(expr, span, schedule, model, pieces)
+    regions = []
+    for index, reflect in enumerate(reflected):
+        own = tuple(slabs[index * ranks : (index + 1) * ranks])
+        span = (own[0][0], own[-1][1])
+        regions.append(Region(replace(expr, count=1), span, own[::-1] if reflect else own, None, reflect))
+    return regions
 
 
 def _error(schedule: Schedule, expr: RegionExpr, message: str) -> ScheduleError:
@@ -145,31 +160,31 @@ def _owners(expr: RegionExpr, schedule: Schedule, ranks: int, micro_batches: int
     return owner
 
 
-def _slabs(expr: RegionExpr, span: Span, schedule: Schedule, model: ModelSpec, ranks: int) -> list[Span]:
-    """Cut one Sharded region into a slab per rank, as its option `slabs` says."""
+def _slabs(expr: RegionExpr, span: Span, schedule: Schedule, model: ModelSpec, pieces: int) -> list[Span]:
+    """Cut a span into slabs, in the order of the layers, as the option `slabs` says."""
     choice = expr.option("slabs")
     if choice == "balanced":
-        return cut_balanced(span, ranks, [layer.cost for layer in model.layers])
+        return cut_balanced(span, pieces, [layer.cost for layer in model.layers])
     if isinstance(choice, tuple):
         layers = span[1] - span[0]
-        if len(choice) != ranks or sum(choice) != layers or min(choice) < 1:
+        if len(choice) != pieces or sum(choice) != layers or min(choice) < 1:
             raise _error(
                 schedule,
                 expr,
-                f"slabs={list(choice)} has {len(choice)} slabs and {sum(choice)} layers; expected {ranks} slabs of at "
-                f"least one layer that add up to {layers} layers ({'+'.join(expr.parts)})",
+                f"slabs={list(choice)} has {len(choice)} slabs and {sum(choice)} layers; expected {pieces} slabs of "
+                f"at least one layer that add up to {layers} layers ({'+'.join(expr.parts)})",
             )
         return cut_by_counts(span[0], choice)
-    return _even_slabs(expr, span, model, ranks)
+    return _even_slabs(expr, span, model, pieces)
 
 
-def _even_slabs(expr: RegionExpr, span: Span, model: ModelSpec, ranks: int) -> list[Span]:
+def _even_slabs(expr: RegionExpr, span: Span, model: ModelSpec, pieces: int) -> list[Span]:
     """Cut the last part evenly and let the parts before it join the first slab (the usual baseline).
 
-    Where the backbone has fewer layers than ranks this cannot be, and the whole region is cut evenly.
+    Where the backbone has fewer layers than slabs this cannot be, and the whole region is cut evenly.
     """
-    backbone_first = max(span[0], model.span(expr.parts[-1])[0])
-    if span[1] - backbone_first < ranks:
-        return cut_evenly(span, ranks)
-    slabs = cut_evenly((backbone_first, span[1]), ranks)
+    backbone_first = model.span(expr.parts[-1])[0]
+    if span[1] - backbone_first < pieces:
+        return cut_evenly(span, pieces)
+    slabs = cut_evenly((backbone_first, span[1]), pieces)
     return [(span[0], slabs[0][1]), *slabs[1:]]

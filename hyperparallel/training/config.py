@@ -165,7 +165,9 @@ def _explain(
     error: ValidationError, path: Path, lines: dict[tuple[str, ...], int], given: dict[tuple[str, ...], str]
 ) -> str:
     """Say the first problem in one sentence with its place."""
-    problem = error.errors(include_url=False)[0]
+    problems = error.errors(include_url=False)
+    # A misspelt key is unknown and leaves the right one missing: the former says more.
+    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     keys = tuple(str(key) for key in problem["loc"])
     name = ".".join(keys)
     heads = [keys[:end] for end in range(len(keys), 0, -1)]

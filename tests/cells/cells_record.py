@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from mindspore import Tensor, ops
 
 from hyperparallel.cells import stepwise
 from hyperparallel.cells.layer import Layer
@@ -24,7 +25,7 @@ def reuse_slabs() -> None:
         if key not in _compiled:
             _compiled[key] = fresh
         for old, new in zip(_compiled[key].chain.get_parameters(), fresh.chain.get_parameters(), strict=True):
-            old.set_data(new.value())
+            ops.assign(old, Tensor(new.asnumpy()))  # in place: a compiled graph does not see `set_data`
         return _compiled[key]
 
     stepwise.Slab = build

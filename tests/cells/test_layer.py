@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 
-from hyperparallel import Layer, ModelError, model_spec
+from hyperparallel import Layer, model_spec
 from hyperparallel.cells.layer import build_layer, layer_of, seeded
+from hyperparallel.errors import ModelError
 
 
 class Drawn(nn.Cell):
@@ -21,7 +22,7 @@ class Drawn(nn.Cell):
         self.numpy = ms.Parameter(ms.Tensor(np.random.standard_normal(3)))
         self.op = ms.Parameter(ops.standard_normal((3,)))
         self.uniform = ms.Parameter(ops.uniform((3,), ms.Tensor(0.0), ms.Tensor(1.0)))
-        self.mint = ms.Parameter(ms.mint.rand(3))
+        self.generator = ms.Parameter(ms.Tensor([ms.initial_seed() % 1000], ms.float32))
 
 
 def weights(name="part.one", seed=5, trainable=True):
@@ -64,7 +65,7 @@ def draw():
     values = [
         np.random.rand(2),
         ops.standard_normal((2,)).asnumpy(),
-        ms.mint.rand(2).asnumpy(),
+        ms.get_rng_state().asnumpy(),
         nn.Dense(2, 2).weight.asnumpy(),
     ]
     return np.concatenate([value.ravel() for value in values]).tolist()

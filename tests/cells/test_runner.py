@@ -7,7 +7,8 @@ import pytest
 from cells_case import INLINE, TRANSPOSE, Case, batch_of, layers_of
 from cells_tiny import tiny_batch, tiny_layers
 
-from hyperparallel import ConfigError, DataError, Layer, ModelError, Runner, Transport, derive, model_spec
+from hyperparallel import Layer, Runner, Transport, derive, model_spec
+from hyperparallel.errors import ConfigError, DataError, ModelError
 
 SCHEDULE = "transpose(stem) >> 1f1b(net)"
 

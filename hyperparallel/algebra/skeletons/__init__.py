@@ -1,6 +1,12 @@
 """All skeletons; importing this package registers them."""
 
-from hyperparallel.algebra.skeletons import gpipe, one_f_one_b, transpose  # noqa: F401  (they register themselves)
+from hyperparallel.algebra.skeletons import (  # noqa: F401  (they register themselves)
+    gpipe,
+    one_f_one_b,
+    transpose,
+    wave,
+    zb,
+)
 from hyperparallel.algebra.skeletons.base import (
     Layout,
     Option,
@@ -8,7 +14,8 @@ from hyperparallel.algebra.skeletons.base import (
     Sharded,
     Skeleton,
     Value,
+    Wave,
     registry,
 )
 
-__all__ = ["Layout", "Option", "Replicated", "Sharded", "Skeleton", "Value", "registry"]
+__all__ = ["Layout", "Option", "Replicated", "Sharded", "Skeleton", "Value", "Wave", "registry"]

@@ -8,15 +8,18 @@ instance; the parametrised tests pick it up by itself.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+from hyperparallel.algebra.program import Action
+
+if TYPE_CHECKING:
+    from hyperparallel.algebra.placement import Placement
 
 Value = int | str | tuple[int, ...]
 """What an option can hold in a schedule line: `4`, `roundrobin`, `[7,5,5,5]`."""
-
-Step = tuple[str, int]
-"""One compute step of a region on one rank: (kind, micro-batch), kind "F" or "B"."""
 
 
 class Layout(Enum):
@@ -53,24 +56,59 @@ class Skeleton(ABC):
     options: Mapping[str, Option]
 
 
+@dataclass(frozen=True)
+class Wave:
+    """Consecutive Sharded regions (chunks) that are ordered together, as a skeleton sees them.
+
+    Args:
+        placement: paths and gates of all stages.
+        chunks: the regions, by index, in input-to-loss order.
+    """
+
+    placement: Placement
+    chunks: tuple[int, ...]
+
+    @property
+    def ranks(self) -> int:
+        """P."""
+        return self.placement.ranks
+
+    def keep(self, rank: int, steps: Iterable[tuple[int, str, int]]) -> list[Action]:
+        """Turn steps (chunk, kind, micro-batch) of one rank into actions, dropping what does not exist.
+
+        A skeleton may order more micro-batches than there are, and backwards that the gates switch off. Every
+        dependency stays within one micro-batch and within what the gates leave, so what remains of an order that
+        works still works.
+        """
+        actions = []
+        for chunk, kind, mb in steps:
+            stage = self.chunks[chunk] * self.ranks + rank
+            if mb < self.placement.micro_batches and (kind == "F" or self.placement.gates[stage].receives_gradient):
+                actions.append(Action(stage, kind, mb))
+        return actions
+
+
 class Sharded(Skeleton):
     """A skeleton that spreads its region's layers over the ranks, slab r on rank r."""
 
     layout = Layout.SHARDED
     options = {"slabs": Option("even", is_name_or_list("even", "balanced"), "even, balanced or a list of layer counts")}
+    splits = False
+    """Whether backwards come in two parts, I and W."""
+
+    def folds(self, option: Callable[[str], Value]) -> tuple[bool, ...]:
+        """Say which regions one count of this skeleton makes: one, or two of which the second is reflected."""
+        return (False,)
 
     @abstractmethod
-    def steps(self, rank: int, ranks: int, micro_batches: int, backward: bool) -> list[Step]:
-        """Order the region's steps on one rank.
+    def orders(self, wave: Wave) -> list[list[Action]]:
+        """Order a wave's actions on every rank.
 
         Args:
-            rank: 0..ranks-1.
-            ranks: P >= 1.
-            micro_batches: M >= 1, any M, also M < P.
-            backward: whether this rank's slab has backward events at all (footprint gate ii).
+            wave: its chunks all have this skeleton; any P >= 1 and M >= 1, also M < P.
 
         Returns:
-            Every forward once and, if `backward`, every backward once.
+            Per rank, every forward once and every backward that the gates ask for once.
         """
 
 

@@ -1,4 +1,4 @@
-"""`gpipe`: all forwards, then all backwards in the same order.
+"""`gpipe`: all forwards, then all backwards in the same order of micro-batches.
 
 Source: GPipe (Huang et al., 2019). Backwards run first-in-first-out here, so the order of every message
 channel is the order of the micro-batches.
@@ -6,7 +6,8 @@ channel is the order of the micro-batches.
 
 from __future__ import annotations
 
-from hyperparallel.algebra.skeletons.base import Sharded, Step, register
+from hyperparallel.algebra.program import Action
+from hyperparallel.algebra.skeletons.base import Sharded, Wave, register
 
 
 class GPipe(Sharded):
@@ -14,11 +15,12 @@ class GPipe(Sharded):
 
     name = "gpipe"
 
-    def steps(self, rank: int, ranks: int, micro_batches: int, backward: bool) -> list[Step]:
-        """See `Sharded.steps`."""
-        forwards: list[Step] = [("F", mb) for mb in range(micro_batches)]
-        backwards: list[Step] = [("B", mb) for mb in range(micro_batches)] if backward else []
-        return forwards + backwards
+    def orders(self, wave: Wave) -> list[list[Action]]:
+        """See `Sharded.orders`: chunk by chunk."""
+        micro_batches, chunks = range(wave.placement.micro_batches), range(len(wave.chunks))
+        steps = [(chunk, "F", mb) for chunk in chunks for mb in micro_batches]
+        steps += [(chunk, "B", mb) for chunk in reversed(chunks) for mb in micro_batches]
+        return [wave.keep(rank, steps) for rank in range(wave.ranks)]
 
 
 register(GPipe())

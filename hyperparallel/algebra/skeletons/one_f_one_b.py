@@ -1,11 +1,14 @@
-"""`1f1b`: at most P - r micro-batches in flight on rank r, then one forward, one backward in turn.
+"""`1f1b`: some forwards ahead, then one forward and one backward in turn; with several chunks, interleaved.
 
-Source: the non-interleaved schedule of PipeDream-Flush (Narayanan et al., 2021), with its in-flight cap.
+Source: PipeDream-Flush and its interleaved form (Narayanan et al., 2021). Rank r runs ahead by P - r - 1 forwards
+with one chunk, by 2 (P - r - 1) + (v - 1) P with v. The published order wants P to divide M; here it is made for
+the next multiple of P and the micro-batches that do not exist are left out.
 """
 
 from __future__ import annotations
 
-from hyperparallel.algebra.skeletons.base import Sharded, Step, register
+from hyperparallel.algebra.program import Action
+from hyperparallel.algebra.skeletons.base import Sharded, Wave, register
 
 
 class OneFOneB(Sharded):
@@ -13,17 +16,21 @@ class OneFOneB(Sharded):
 
     name = "1f1b"
 
-    def steps(self, rank: int, ranks: int, micro_batches: int, backward: bool) -> list[Step]:
-        """See `Sharded.steps`. Forward m + (P - r) waits for backward m."""
-        in_flight = min(micro_batches, ranks - rank) if backward else micro_batches
-        steps: list[Step] = [("F", mb) for mb in range(in_flight)]
-        if not backward:
-            return steps
-        for mb in range(micro_batches):
-            steps.append(("B", mb))
-            if mb + in_flight < micro_batches:
-                steps.append(("F", mb + in_flight))
-        return steps
+    def orders(self, wave: Wave) -> list[list[Action]]:
+        """See `Sharded.orders`."""
+        ranks, chunks = wave.ranks, len(wave.chunks)
+        groups = -(-wave.placement.micro_batches // ranks)
+        # Groups of P micro-batches go through chunk 0, then chunk 1, ...; their backwards in reverse.
+        forward = [(c, "F", g * ranks + i) for g in range(groups) for c in range(chunks) for i in range(ranks)]
+        backward = [(chunks - 1 - c, "B", mb) for c, _, mb in forward]
+        orders = []
+        for rank in range(ranks):
+            ahead = ranks - rank - 1 if chunks == 1 else 2 * (ranks - rank - 1) + (chunks - 1) * ranks
+            ahead = min(ahead, len(forward))
+            steady = [step for pair in zip(forward[ahead:], backward, strict=False) for step in pair]
+            cooldown = backward[len(forward) - ahead :]
+            orders.append(wave.keep(rank, [*forward[:ahead], *steady, *cooldown]))
+        return orders
 
 
 register(OneFOneB())

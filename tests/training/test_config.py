@@ -1,0 +1,177 @@
+"""The configuration: what is read, and one sentence with the place and the move for every mistake."""
+
+import os
+from pathlib import Path
+
+import pytest
+from training_config import LINES, write_config
+
+from hyperparallel.cli import main
+from hyperparallel.errors import ConfigError
+from hyperparallel.training.config import load_config
+
+YAML = Path(__file__).parents[2] / "yaml"
+
+
+def changed(old, new):
+    assert LINES.count(old) == 1, old
+    return LINES.replace(old, new)
+
+
+FILES = {
+    "unknown key": (changed("  steps: 3", "  stesp: 3"), ["line 22", "'training.stesp'", "did you mean 'steps'?"]),
+    "unknown key, nothing near": (
+        changed("  ranks: 2", "  zzz: 2"),
+        ["line 3", "unknown key 'parallel.zzz'", "expected one of ranks, data_parallel"],
+    ),
+    "unknown section": (changed("data:", "dta:"), ["line 19", "unknown key 'dta'", "did you mean 'data'?"]),
+    "unknown nested key": (
+        changed("    depth: 1\n    heads: 2", "    dept: 1\n    heads: 2"),
+        ["line 8", "unknown key 'model.vision.dept'", "did you mean 'depth'?"],
+    ),
+    "wrong type": (changed("steps: 3", "steps: many"), ["line 22", "training.steps = 'many'", "valid integer"]),
+    "too small": (changed("steps: 3", "steps: 0"), ["line 22", "training.steps = 0", "greater than or equal to 1"]),
+    "not finite": (changed("steps: 3", "steps: 3\n  lr: .inf"), ["line 23", "training.lr = inf", "finite number"]),
+    "section is a value": (changed("  ranks: 2", "").replace("parallel:", "parallel: 2"), ["line 2", "parallel = 2"]),
+    "section is empty": (changed("data:\n  max_images: 1\n", "data:\n"), ["line 19", "data = None"]),
+    "missing section": (LINES.partition("training:")[0], ["'training' is missing; add it"]),
+    "missing key": (changed("  steps: 3\n", ""), ["line 21", "'training.steps' is missing; add it"]),
+    "duplicate key": (
+        changed("  steps: 3", "  steps: 3\n  steps: 4"),
+        ["line 23", "training.steps is given twice (first in line 22)"],
+    ),
+    "duplicate section": (LINES + "data:\n  max_images: 1\n", ["line 26", "data is given twice (first in line 19)"]),
+    "not YAML": (changed("  ranks: 2", "  ranks: [2"), ["line ", "column ", "is not valid YAML"]),
+    "a tab": (changed("  ranks: 2", "\tranks: 2"), ["line 3, column 1", "is not valid YAML"]),
+    "two documents": (LINES + "---\na: 1\n", ["is not valid YAML", "line 26"]),
+    "a list": ("- 1\n", ["holds list; expected sections"]),
+    "empty": ("", ["holds NoneType; expected sections"]),
+    "refers to itself": (LINES + "a: &a\n  b: *a\n", ["refers to itself"]),
+    "python object": (
+        changed("steps: 3", "steps: !!python/object/apply:os.system ['touch EXECUTED']"),
+        ["line 22", "is not valid YAML", "python/object/apply:os.system"],
+    ),
+    "python name": (changed("steps: 3", "steps: !!python/name:os.system"), ["line 22", "is not valid YAML"]),
+    "number as key": (LINES + "7: x\n", ["7"]),
+    "list as key": (LINES + "? [a, b]\n: x\n", ["is not valid YAML", "line 26"]),
+    "betas out of range": (changed("steps: 3", "steps: 3\n  betas: [0.9, 1.0]"), ["line 23", "betas", "less than 1"]),
+    "three betas": (changed("steps: 3", "steps: 3\n  betas: [0.9, 0.9, 0.9]"), ["line 23", "training.betas"]),
+    "heads do not fit": (changed("width: 16", "width: 18"), ["line 6", "width 18", "multiple of"]),
+    "images out of order": (changed("max_images: 1", "max_images: 1\n  min_images: 2"), ["line 19", "min_images is 2"]),
+    "batch not divisible": (changed("batch_size: 8", "batch_size: 7"), ["batch_size 7", "2 micro-batches", "6 and 8"]),
+    "replicas do not divide": (
+        changed("ranks: 2", "ranks: 2\n  data_parallel: 3"),
+        ["batch_size 8", "3 replicas", "multiple of 6", "6 and 12"],
+    ),
+    "image sizes differ": (
+        changed("max_images: 1", "max_images: 1\n  image_size: 16"),
+        ["model.vision takes 1 x 8 x 8", "1 x 16 x 16", "make model.vision.image_size and data.image_size equal"],
+    ),
+    "colour images": (changed("width: 16", "width: 16\n    channels: 3"), ["takes 3 x 8 x 8 images"]),
+    "max_length too small": (
+        changed("max_images: 1", "max_images: 2"),
+        ["model.llm.max_length is 8", "data.max_images = 2", "16 tokens", "raise max_length or lower max_images"],
+    ),
+    "vocabulary too small": (changed("vocab_size: 16", "vocab_size: 15"), ["vocab_size is 15", "16 words"]),
+    "image token": (changed("image_token: 3", "image_token: 4"), ["model.image_token is 4; the digits data use 3"]),
+    "text-only model, images": (
+        LINES.replace(LINES[LINES.index("  vision:\n") : LINES.index("  llm:\n")], ""),
+        ["model.vision is missing but data.max_images is 1; add the section or set it to 0"],
+    ),
+    "unknown skeleton": (
+        changed("1f1b(llm)", "2f2b(llm)"),
+        ["transpose(vision) >> 2f2b(llm)\n", "                     ^", "1f1b"],
+    ),
+    "unknown part": (changed("1f1b(llm)", "1f1b(lmm)"), ["lmm", "llm"]),
+    "more ranks than layers": (changed("ranks: 2", "ranks: 9"), ["9"]),
+    "no held-out images": (
+        changed("max_images: 1", "max_images: 1\n  held_out: 0.0") + "evaluation:\n  samples: 8\n",
+        ["held_out is 0.0", "set it to 0.2"],
+    ),
+}
+OVERRIDES = {
+    "no sign": (["training.steps"], ["override 'training.steps' is not of the form section.key=value"]),
+    "no key": (["=3"], ["override '=3' is not of the form section.key=value"]),
+    "no name": (["training..steps=3"], ["is not of the form section.key=value"]),
+    "unknown": (["training.stesp=3"], ["override 'training.stesp=3': unknown key 'training.stesp'", "'steps'?"]),
+    "unknown section": (["trainign.steps=3"], ["unknown key 'trainign'", "did you mean 'training'?"]),
+    "into a value": (["schedule.x=3"], ["override 'schedule.x=3': 'schedule' is a value, not a section"]),
+    "not YAML": (["run.out=[a"], ["override 'run.out=[a': '[a' is not a YAML value; quote it"]),
+    "wrong type": (["training.steps=many"], ["override 'training.steps=many': training.steps = 'many'"]),
+    "wrong inside": (["training.betas=[0.5,x]"], ["override 'training.betas=[0.5,x]': training.betas.1 = 'x'"]),
+    "a whole section": (["model.vision={width: 16}"], ["override 'model.vision={width: 16}'", "'model.vision.depth'"]),
+    "makes sizes not fit": (["model.vision.width=18"], ["line 6 with override 'model.vision.width=18'", "width 18"]),
+    "python object": (["training.steps=!!python/object/apply:os.system [ls]"], ["is not a YAML value"]),
+    "the later one counts": (["training.steps=1", "training.steps=0"], ["override 'training.steps=0'"]),
+}
+
+
+def refused(capsys, monkeypatch, path, *overrides):
+    """Run `train` with a mistake; return its sentence, after checking that nothing was started or made."""
+    monkeypatch.setattr("hyperparallel.training.job.start_job", lambda *_: pytest.fail("a job was started"))
+    monkeypatch.setattr("os.system", lambda *_: pytest.fail("a command was run"))
+    before = sorted(path.parent.iterdir()) if path.parent.is_dir() else None
+    assert main(["train", str(path), *overrides]) == 2
+    out, err = capsys.readouterr()
+    assert before is None or sorted(path.parent.iterdir()) == before
+    assert out == "" and err.startswith("hyperparallel: ") and "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize(("text", "words"), FILES.values(), ids=FILES)
+def test_mistakes_in_the_file(capsys, monkeypatch, tmp_path, text, words):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(text)
+    said = refused(capsys, monkeypatch, path)
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(("overrides", "words"), OVERRIDES.values(), ids=OVERRIDES)
+def test_mistakes_in_overrides(capsys, monkeypatch, tmp_path, overrides, words):
+    said = refused(capsys, monkeypatch, write_config(tmp_path), *overrides)
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "cannot be read (No such file or directory); give an existing YAML file"),
+        (os.mkdir, "cannot be read (Is a directory); give an existing YAML file"),
+        (lambda path: path.write_bytes(b"a: \xff\xfe"), "is not a text file in UTF-8"),
+        (lambda path: path.write_bytes(b"a: \x00"), "is not valid YAML"),
+    ],
+    ids=["missing", "directory", "binary", "zero byte"],
+)
+def test_files_that_cannot_be_read(capsys, monkeypatch, tmp_path, make, words):
+    path = tmp_path / "tiny.yaml"
+    make(path)
+    said = refused(capsys, monkeypatch, path)
+    assert words in said and str(path) in said
+
+
+def test_a_run_folder_that_is_a_file(capsys, monkeypatch, tmp_path):
+    (tmp_path / "runs").write_text("")
+    assert f"run.out = '{tmp_path / 'runs'}'" in refused(capsys, monkeypatch, write_config(tmp_path))
+
+
+def test_overrides_change_values_and_the_last_one_wins(tmp_path):
+    overrides = ["training.steps=9", "training.lr=1e-2", "training.steps=8", "data.mix=long_tail", "run.jit=false"]
+    config = load_config(write_config(tmp_path), [*overrides, "evaluation.samples=4", "training.betas=[0.5, 0.6]"])
+    assert (config.training.steps, config.training.lr, config.training.betas) == (8, 0.01, (0.5, 0.6))
+    assert (config.data.mix, config.run.jit, config.evaluation.samples) == ("long_tail", False, 4)
+
+
+def test_defaults_are_those_of_the_schema(tmp_path):
+    config = load_config(write_config(tmp_path))
+    assert (config.parallel.data_parallel, config.training.clip_norm, config.run.mode) == (1, 1.0, "stepwise")
+    assert config.model.vision.trainable and config.evaluation.samples == 0
+
+
+@pytest.mark.parametrize("path", sorted(YAML.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_examples_load(path):
+    load_config(path)
+
+
+def test_errors_of_the_library_are_config_errors(tmp_path):
+    with pytest.raises(ConfigError):
+        load_config(tmp_path / "nowhere.yaml")
