@@ -31,4 +31,8 @@ def footprint(trainable: Sequence[bool]) -> tuple[Gates, ...]:
         False True True
         True True False
     """
-    return tuple(Gates(any(trainable[:j]), any(trainable[: j + 1]), trainable[j]) for j in range(len(trainable)))
+    gates, upstream = [], False
+    for own in trainable:
+        gates.append(Gates(upstream, upstream or own, own))
+        upstream = upstream or own
+    return tuple(gates)

@@ -13,24 +13,33 @@ from hyperparallel.algebra.program import COMPUTE, Action, F, Program
 from hyperparallel.algebra.validate import check_compute, check_order, validate_programs
 from hyperparallel.errors import PlanError
 
+PLACEMENTS = ("auto", "loop", "v")
 
-def check_table(programs: Sequence[Program], ranks: int, micro_batches: int) -> tuple[Placement, Programs]:
+
+def check_table(
+    programs: Sequence[Program], ranks: int, micro_batches: int, placement: str = "auto"
+) -> tuple[Placement, Programs]:
     """Validate a table of compute actions, or of whole programs with messages.
 
     Stage s lives on rank s mod P. A region (P consecutive stages) counts as Replicated when every micro-batch
-    runs on exactly one of its stages and P > 1, as forward-only when it has no backward.
+    runs on exactly one of its stages and P > 1, as forward-only when it has no backward. Where no region is
+    Sharded, a Replicated one must give work to every rank: a blank row is then work that somebody forgot.
 
     Args:
         programs: one row per rank.
         ranks: P.
         micro_batches: M.
+        placement: `loop` when every Sharded region runs from rank 0 to P-1; `v` when every second one runs back,
+            from P-1 to 0; `auto` takes the first of the two that is valid.
 
     Raises:
-        PlanError: the first thing that is wrong, with the grid and the cell marked.
+        PlanError: the first thing that is wrong, with the grid and the cell marked; of `loop` under `auto`.
 
     Returns:
         The placement and the programs with messages.
     """
+    if placement not in PLACEMENTS:
+        raise PlanError(f"placement={placement!r} is not possible; expected {', '.join(PLACEMENTS)}")
     if ranks < 1 or micro_batches < 1:
         raise PlanError(f"ranks={ranks}, micro_batches={micro_batches}; both must be at least 1")
     while len(programs) > ranks and not programs[-1]:
@@ -39,19 +48,40 @@ def check_table(programs: Sequence[Program], ranks: int, micro_batches: int) -> 
         raise PlanError(
             f"the table has {len(programs)} rows for {ranks} ranks; give one row per rank (--ranks {len(programs)}?)"
         )
-    placement = infer_placement(programs, ranks, micro_batches)
+    first = infer_placement(programs, ranks, micro_batches, folded=placement == "v")
+    try:
+        return first, _checked(programs, first)
+    except PlanError:
+        second = infer_placement(programs, ranks, micro_batches, folded=True)
+        if placement != "auto" or second == first:
+            raise
+        try:
+            return second, _checked(programs, second)
+        except PlanError:
+            pass  # tell what is wrong with the more common one
+        raise
+
+
+def _checked(programs: Sequence[Program], placement: Placement) -> Programs:
+    """Validate the table against a placement and return it with its messages."""
     if any(action.kind not in COMPUTE for program in programs for action in program):
         validate_programs(programs, placement)
-        return placement, tuple(map(tuple, programs))
+        return tuple(map(tuple, programs))
     check_compute(programs, placement)
     check_order(programs, placement)
     lowered = lower(programs, placement)
     validate_programs(lowered, placement)
-    return placement, lowered
+    return lowered
 
 
-def infer_placement(programs: Sequence[Program], ranks: int, micro_batches: int) -> Placement:
+def infer_placement(programs: Sequence[Program], ranks: int, micro_batches: int, folded: bool = False) -> Placement:
     """Read regions, owners and gates out of the compute actions.
+
+    Args:
+        programs: one row per rank.
+        ranks: P.
+        micro_batches: M.
+        folded: whether every second Sharded region runs from rank P-1 to rank 0.
 
     Raises:
         PlanError: the table is empty, a row holds a stage of another rank or far out of range, or forwards lack.
@@ -61,30 +91,40 @@ def infer_placement(programs: Sequence[Program], ranks: int, micro_batches: int)
         raise PlanError("the table has no compute action; expected cells such as 0F0")
     regions = _regions(programs, ranks)
     _refuse_absent(programs, micro_batches)
+    owners = _all_owners(actions, regions, ranks, micro_batches)
+    sharded = [region for region in range(regions) if owners[region] is None]
+    reflected = frozenset(sharded[1::2] if folded and ranks > 1 else ())
+    without_gates = Placement(ranks, micro_batches, owners, (), (), reflected)
+    return Placement(ranks, micro_batches, owners, _gates(actions, without_gates), (), reflected)
+
+
+def _all_owners(
+    actions: Sequence[Action], regions: int, ranks: int, micro_batches: int
+) -> tuple[tuple[int, ...] | None, ...]:
+    """Return the owners of every region, None for the Sharded ones."""
     forwards: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    backward: set[int] = set()
     for stage, kind, mb in actions:
         if kind == F:
             forwards[stage // ranks][mb].append(stage % ranks)
-        else:
-            backward.add(stage // ranks)
-    first_backward = min(backward, default=regions)
-    owners: list[tuple[int, ...] | None] = []
-    gates: list[Gates] = []
-    for region in range(regions):
-        owners.append(_owners(forwards[region], ranks, micro_batches))
-        if owners[-1] is None:
-            # Ranks of the first region with backwards may start it anywhere: a frozen slab runs none.
-            starts = [_has_backward(actions, region * ranks + rank) for rank in range(ranks)]
-        else:
-            starts = [region in backward] * ranks
-        for rank in range(ranks):
-            receives = region > first_backward or (region == first_backward and any(starts[: rank + 1]))
-            upstream = region > first_backward or (
-                region == first_backward and owners[-1] is None and any(starts[:rank])
-            )
-            gates.append(Gates(upstream, receives, receives))
-    return Placement(ranks, micro_batches, tuple(owners), tuple(gates))
+    owners = [_owners(forwards[region], ranks, micro_batches) for region in range(regions)]
+    if None not in owners:
+        owners = [owner if len(set(owner)) == ranks else None for owner in owners]
+    return tuple(owners)
+
+
+def _gates(actions: Sequence[Action], placement: Placement) -> tuple[Gates, ...]:
+    """Say that a slab has backwards from the first one on, in input-to-loss order, that the table gives one."""
+    backward = {action.stage for action in actions if action.kind != F}
+    gates: dict[int, Gates] = {}
+    before = False
+    for region, owner in enumerate(placement.owners):
+        stages = placement.region_stages(region)
+        slabs = [[stage] for stage in stages] if owner is None else [list(stages)]
+        for slab in slabs:
+            receives = before or not backward.isdisjoint(slab)
+            gates |= dict.fromkeys(slab, Gates(before, receives, receives))
+            before = receives
+    return tuple(gates[stage] for stage in range(placement.stages))
 
 
 def _regions(programs: Sequence[Program], ranks: int) -> int:
@@ -132,7 +172,3 @@ def _owners(ranks_by_mb: dict[int, list[int]], ranks: int, micro_batches: int) -
     if set(ranks_by_mb) != set(range(micro_batches)):
         return None  # what is missing or out of range is for `check_compute` to say
     return tuple(ranks_by_mb[mb][0] for mb in range(micro_batches))
-
-
-def _has_backward(actions: Sequence[Action], stage: int) -> bool:
-    return any(action.stage == stage and action.kind != F for action in actions)

@@ -8,11 +8,12 @@ was ready when it was taken, so it cannot wait in a circle, for any M.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hyperparallel.algebra.program import Action, B, F, I, W
 
@@ -23,8 +24,7 @@ TIMES = {F: 1, B: 2, I: 1, W: 1}
 """Unit times that orders are made for: a whole backward is twice a forward."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What a rank may hold.
 
     Args:
@@ -54,154 +54,191 @@ def list_schedule(
     Returns:
         Per rank, its actions in order.
     """
-    small = min(placement.micro_batches, 2 * placement.ranks + 2)
-    sample = _Play(placement, regions, splits, barriers, small)
-    best = min(_candidates(placement.ranks, len(regions)), key=lambda limits: sample.cost(limits))
-    return _Play(placement, regions, splits, barriers, placement.micro_batches).run(best).orders
+    # The limits are chosen on few micro-batches: enough for warmup, a steady period and the tail to show.
+    few = min(placement.micro_batches, 2 * placement.ranks + 2)
+    sample = _Work.of(placement, regions, splits, barriers, few)
+    cost, best = (math.inf, 0, 0), None
+    candidates = list(_candidates(placement.ranks, len(regions), few * len(regions), bool(sample.split)))
+    for index in reversed(range(len(candidates))):  # the loose limits first: they are fast, so the others give up soon
+        play = _Play(sample, candidates[index], give_up=cost[0])
+        if (play.time, play.peak, index) < cost:
+            cost, best = (play.time, play.peak, index), candidates[index]
+    return _Play(_Work.of(placement, regions, splits, barriers, placement.micro_batches), best).orders
 
 
-def _candidates(ranks: int, chunks: int) -> Iterator[Limits]:
-    """Limits worth trying, all of them proportional to P and not to M."""
+def _candidates(ranks: int, chunks: int, most: int, splits: bool) -> Iterator[Limits]:
+    """Limits worth trying, all of them proportional to P and not to M.
+
+    Args:
+        ranks: P.
+        chunks: number of regions.
+        most: forwards that a rank has at most; a higher limit stops nothing.
+        splits: whether there is anything to postpone.
+    """
     total = ranks * chunks
-    alive = sorted({1, ranks, ranks + 1, 2 * ranks - 1, total - 1, total, total + ranks - 1, 2 * total - 1} - {0})
-    for start, slope, postponed, forward_first in product(alive, (0, 1), {ranks, total}, (False, True)):
-        yield Limits(start, slope, postponed, forward_first)
+    alive = {1, ranks, ranks + 1, 2 * ranks - 1, total - 1, total, total + ranks - 1, 2 * total - 1} - {0}
+    postponed = {ranks, total} if splits else {total}
+    for limits in product(sorted({min(count, most) for count in alive}), (0, 1), sorted(postponed), (False, True)):
+        yield Limits(*limits)
 
 
-@dataclass
-class _Result:
-    orders: list[list[Action]]
-    time: int
-    peak: int
+@dataclass(frozen=True)
+class _Work:
+    """What there is to order.
 
+    Args:
+        placement: paths and gates.
+        stages: per rank, its stages from the deepest up.
+        queues: by stage, the micro-batches it runs, in order.
+        split: stages whose backward comes as I and W.
+        barred: stages that start no backward before all their forwards.
+    """
 
-class _Play:
-    """The ranks, and what is ready on them."""
+    placement: Placement
+    stages: tuple[tuple[int, ...], ...]
+    queues: dict[int, list[int]]
+    split: frozenset[int]
+    barred: frozenset[int]
 
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         placement: Placement,
         regions: tuple[int, ...],
         splits: frozenset[int],
         barriers: frozenset[int],
         micro_batches: int,
-    ):
-        self.placement, self.micro_batches = placement, micro_batches
-        self.barriers = barriers
-        self.first = regions[0]
-        # A rank's stages from the deepest up, each with the micro-batches it runs.
-        self.stages: list[list[int]] = [
-            [region * placement.ranks + rank for region in reversed(regions)] for rank in range(placement.ranks)
-        ]
-        self.queue = {stage: self._own(stage) for stages in self.stages for stage in stages}
-        self.split = {
-            stage: placement.region_of(stage) in splits and placement.gates[stage].reduces for stage in self.queue
-        }
-
-    def _own(self, stage: int) -> list[int]:
-        owner = self.placement.owners[self.placement.region_of(stage)]
-        rank = self.placement.rank_of(stage)
-        return [mb for mb in range(self.micro_batches) if owner is None or owner[mb] == rank]
-
-    def cost(self, limits: Limits) -> tuple[int, int]:
-        """Step time, then memory, of a choice of limits."""
-        result = self.run(limits)
-        return result.time, result.peak
-
-    def run(self, limits: Limits) -> _Result:
-        """Play until everything is done."""
-        ranks, placement = self.placement.ranks, self.placement
-        forward: dict[tuple[int, int], int] = {}  # (stage, mb) -> when its F is done
-        backward: dict[tuple[int, int], int] = {}
-        next_f, next_b = dict.fromkeys(self.queue, 0), dict.fromkeys(self.queue, 0)
-        postponed: list[deque[tuple[int, int]]] = [deque() for _ in range(ranks)]
-        orders: list[list[Action]] = [[] for _ in range(ranks)]
-        alive, free = [0] * ranks, [0] * ranks
-        allowed = [limits.alive + limits.slope * (ranks - 1 - rank) for rank in range(ranks)]
-        remaining = sum(
-            len(own) * (1 + (1 + self.split[stage]) * placement.gates[stage].receives_gradient)
-            for stage, own in self.queue.items()
+    ) -> _Work:
+        """Collect the work of these regions on the first `micro_batches` micro-batches."""
+        ranks = range(placement.ranks)
+        stages = tuple(tuple(region * placement.ranks + rank for region in reversed(regions)) for rank in ranks)
+        queues = {stage: [] for own in stages for stage in own}
+        for mb in range(micro_batches):
+            for stage in placement.path(mb):
+                if stage in queues:
+                    queues[stage].append(mb)
+        reduces = {stage for stage in queues if placement.gates[stage].reduces}
+        return cls(
+            placement,
+            stages,
+            queues,
+            frozenset(stage for stage in reduces if placement.region_of(stage) in splits),
+            frozenset(stage for stage in queues if placement.region_of(stage) in barriers),
         )
-        peak = now = 0
 
-        def forward_ready(rank: int) -> int | None:
-            for stage in self.stages[rank]:
-                at, own = next_f[stage], self.queue[stage]
-                if at == len(own):
-                    continue
-                left = placement.neighbours[stage, own[at]][0]
-                enters = left is None or placement.region_of(left) < self.first or stage == self.stages[rank][-1]
-                if enters and alive[rank] >= allowed[rank]:
-                    continue
-                if left is None or left not in self.queue or forward.get((left, own[at]), now + 1) <= now:
-                    return stage
-            return None
+    def time_by_rank(self) -> list[int]:
+        """Add up the unit times of every rank's actions."""
+        gates = self.placement.gates
+        return [
+            sum(len(self.queues[stage]) * (TIMES[F] + gates[stage].receives_gradient * TIMES[B]) for stage in own)
+            for own in self.stages
+        ]
 
-        def backward_ready(rank: int) -> int | None:
-            best: tuple[int, int] | None = None
-            for depth, stage in enumerate(self.stages[rank]):
-                at, own = next_b[stage], self.queue[stage]
-                if at >= next_f[stage] or not placement.gates[stage].receives_gradient:
-                    continue
-                if placement.region_of(stage) in self.barriers and next_f[stage] < len(own):
-                    continue
-                right = placement.neighbours[stage, own[at]][1]
-                ready = forward[stage, own[at]] if right is None else backward.get((right, own[at]), now + 1)
-                if ready <= now and (best is None or (own[at], depth) < best):
-                    best = (own[at], depth)
-            return None if best is None else self.stages[rank][best[1]]
 
-        while remaining:
-            moved = False
-            for rank in range(ranks):
-                if free[rank] > now:
+class _Play:
+    """All ranks played forward in time under some limits, until everything is done.
+
+    Args:
+        work: what there is to order.
+        limits: see there.
+        give_up: stop when the step must take longer than this; `time` is then infinite.
+    """
+
+    def __init__(self, work: _Work, limits: Limits, give_up: float = math.inf):
+        ranks = work.placement.ranks
+        self.work, self.limits = work, limits
+        self.now = self.peak = 0
+        self.left = work.time_by_rank()
+        self.forward_done: dict[tuple[int, int], int] = {}  # (stage, mb) -> when its F ends
+        self.gradient_done: dict[tuple[int, int], int] = {}  # (stage, mb) -> when its B or I ends
+        self.next_forward = dict.fromkeys(work.queues, 0)  # place in the stage's queue
+        self.next_backward = dict.fromkeys(work.queues, 0)
+        self.postponed: list[deque[tuple[int, int]]] = [deque() for _ in range(ranks)]
+        self.orders: list[list[Action]] = [[] for _ in range(ranks)]
+        self.alive, self.free = [0] * ranks, [0] * ranks
+        self.allowed = [limits.alive + limits.slope * (ranks - 1 - rank) for rank in range(ranks)]
+        self.time = self._run(give_up)
+
+    def _run(self, give_up: float) -> float:
+        """Return the step time."""
+        while any(self.left):
+            started = 0
+            for rank, free in enumerate(self.free):
+                if free > self.now:
                     continue
-                kind, stage = self._choose(rank, limits, postponed[rank], forward_ready, backward_ready)
-                if stage is None:
-                    continue
-                if kind == F:
-                    mb = self.queue[stage][next_f[stage]]
-                    next_f[stage] += 1
-                    forward[stage, mb] = now + TIMES[F]
-                    alive[rank] += placement.gates[stage].receives_gradient
-                    peak = max(peak, alive[rank])
-                elif kind == W:
-                    stage, mb = postponed[rank].popleft()
-                    alive[rank] -= 1
-                else:
-                    mb = self.queue[stage][next_b[stage]]
-                    next_b[stage] += 1
-                    kind = I if self.split[stage] else B
-                    backward[stage, mb] = now + TIMES[kind]
-                    if kind == I:
-                        postponed[rank].append((stage, mb))
-                    else:
-                        alive[rank] -= 1
-                orders[rank].append(Action(stage, kind, mb))
-                free[rank] = now + TIMES[kind]
-                remaining -= 1
-                moved = True
-            later = [time for time in free if time > now]
-            if not later and not moved:
+                if self.now + self.left[rank] > give_up:
+                    return math.inf
+                if action := self._choose(rank):
+                    self._start(rank, action)
+                    started += 1
+            later = [time for time in self.free if time > self.now]
+            if not later and not started:
                 # The limits stop everybody: what is alive cannot finish before something else enters.
-                allowed = [limit + 1 for limit in allowed]
-            now = min(later, default=now)
-        return _Result(orders, max(free), peak)
+                self.allowed = [limit + 1 for limit in self.allowed]
+            self.now = min(later, default=self.now)
+        return max(self.free)
 
-    def _choose(
-        self,
-        rank: int,
-        limits: Limits,
-        postponed: deque[tuple[int, int]],
-        forward_ready: Callable[[int], int | None],
-        backward_ready: Callable[[int], int | None],
-    ) -> tuple[str, int | None]:
-        """Choose what a free rank does next."""
-        if len(postponed) >= limits.postponed:
-            return W, rank
-        choices = ((F, forward_ready), (B, backward_ready))
-        for kind, ready in choices if limits.forward_first else reversed(choices):
-            stage = ready(rank)
-            if stage is not None:
-                return kind, stage
-        return W, rank if postponed else None
+    def _choose(self, rank: int) -> Action | None:
+        """Choose what a free rank does next, None if nothing is ready."""
+        postponed = self.postponed[rank]
+        weight = Action(postponed[0][0], W, postponed[0][1]) if postponed else None
+        if len(postponed) >= self.limits.postponed:
+            return weight
+        if self.limits.forward_first:
+            return self._forward(rank) or self._backward(rank) or weight
+        return self._backward(rank) or self._forward(rank) or weight
+
+    def _forward(self, rank: int) -> Action | None:
+        """Return the ready forward of the deepest stage that the limits let in."""
+        for stage in self.work.stages[rank]:
+            at, queue = self.next_forward[stage], self.work.queues[stage]
+            if at == len(queue):
+                continue
+            mb = queue[at]
+            left = self.work.placement.neighbours[stage, mb][0]
+            enters = left not in self.work.queues  # from the input, or from a region that counts as done
+            if (enters or stage == self.work.stages[rank][-1]) and self.alive[rank] >= self.allowed[rank]:
+                continue
+            if enters or self.forward_done.get((left, mb), self.now + 1) <= self.now:
+                return Action(stage, F, mb)
+        return None
+
+    def _backward(self, rank: int) -> Action | None:
+        """Return the ready backward of the earliest micro-batch, of the deepest stage among equals."""
+        best: Action | None = None
+        for stage in self.work.stages[rank]:
+            at, queue = self.next_backward[stage], self.work.queues[stage]
+            if at >= self.next_forward[stage] or not self.work.placement.gates[stage].receives_gradient:
+                continue
+            if stage in self.work.barred and self.next_forward[stage] < len(queue):
+                continue
+            mb = queue[at]
+            right = self.work.placement.neighbours[stage, mb][1]
+            # Without a stage after it there is nothing to wait for: its own F is done, or the rank would not be free.
+            ready = right is None or self.gradient_done.get((right, mb), self.now + 1) <= self.now
+            if ready and (best is None or mb < best.mb):
+                best = Action(stage, I if stage in self.work.split else B, mb)
+        return best
+
+    def _start(self, rank: int, action: Action) -> None:
+        """Start an action now and write down when it ends and what it leaves alive."""
+        stage, kind, mb = action
+        end = self.now + TIMES[kind]
+        if kind == F:
+            self.next_forward[stage] += 1
+            self.forward_done[stage, mb] = end
+            self.alive[rank] += self.work.placement.gates[stage].receives_gradient
+            self.peak = max(self.peak, self.alive[rank])
+        elif kind == W:
+            self.postponed[rank].popleft()
+            self.alive[rank] -= 1
+        else:
+            self.next_backward[stage] += 1
+            self.gradient_done[stage, mb] = end
+            if kind == I:
+                self.postponed[rank].append((stage, mb))
+            else:
+                self.alive[rank] -= 1
+        self.orders[rank].append(action)
+        self.free[rank] = end
+        self.left[rank] -= TIMES[kind]

@@ -9,7 +9,7 @@ for it as late as its first use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hyperparallel.algebra.mark import refuse
 from hyperparallel.algebra.placement import Placement
@@ -38,6 +38,7 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
     gradient_done: set[tuple[int, int]] = set()  # (stage, mb) whose B or I is done
     position = [0] * ranks
     remaining = sum(map(len, compute))
+    awake: Iterable[int] = range(ranks)  # who moved in the last round, or for whom it finished something
 
     def send_order(action: Action) -> int:
         region, rank = divmod(action.stage, ranks)
@@ -47,7 +48,8 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
 
     while remaining:
         finished: list[Action] = []
-        for rank in range(ranks):
+        woken: set[int] = set()
+        for rank in awake:
             if position[rank] < len(compute[rank]):
                 action = compute[rank][position[rank]]
                 stage, kind, mb = action
@@ -62,6 +64,7 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
                     position[rank] += 1
                     programs[rank].append(action)
                     finished.append(action)
+                    woken.add(rank)
         if not finished:
             raise _stuck(compute, position, placement)
         remaining -= len(finished)
@@ -72,6 +75,7 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
                 forward_done.add((stage, mb))
                 right = neighbours[stage, mb][1]
                 if right is not None and (right - stage) % ranks:
+                    woken.add(right % ranks)
                     programs[stage % ranks].append(Action(stage, SEND_F, mb))
                     programs[right % ranks].append(Action(right, RECV_F, mb))
         for stage, kind, mb in finished:
@@ -79,8 +83,10 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
                 gradient_done.add((stage, mb))
                 left = neighbours[stage, mb][0]
                 if gates[stage].sends_gradient and (stage - left) % ranks:
+                    woken.add(left % ranks)
                     programs[stage % ranks].append(Action(stage, SEND_B, mb))
                     programs[left % ranks].append(Action(left, RECV_B, mb))
+        awake = sorted(woken)
     return tuple(map(tuple, programs))
 
 

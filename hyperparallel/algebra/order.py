@@ -1,7 +1,8 @@
 """The order of a plan as one acyclic graph of events; the projection on a rank is that rank's order.
 
-Events: Fwd, Bwd, Coll, DpReduce, Loss, StepBarrier. Edges: Activation, Gradient, Turnaround (Fwd -> Loss ->
-Bwd), Accumulate (Bwd -> DpReduce), Sequence. Source: design, section 3.
+Events: Fwd, Bwd (a whole backward B, or its part I), WeightGrad (its part W), Coll, DpReduce, Loss, StepBarrier.
+Edges: Activation, Gradient, Turnaround (Fwd -> Loss -> Bwd), Split (I -> W), Accumulate (B or W -> DpReduce),
+Sequence. Source: design, section 3.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hyperparallel.algebra.derive import Plan
-from hyperparallel.algebra.program import F
+from hyperparallel.algebra.program import Action, B, F, I, W
 from hyperparallel.algebra.seams import seam
 
 
@@ -26,7 +27,16 @@ class Fwd:
 
 @dataclass(frozen=True)
 class Bwd:
-    """Backward of one stage on one micro-batch."""
+    """Backward of one stage on one micro-batch: what its upstream waits for, so I where I and W are apart."""
+
+    region: int
+    rank: int
+    mb: int
+
+
+@dataclass(frozen=True)
+class WeightGrad:
+    """Weight gradient (W) of one stage on one micro-batch whose backward comes in two parts."""
 
     region: int
     rank: int
@@ -64,7 +74,10 @@ class StepBarrier:
     """End of the step, after all reduces."""
 
 
-Event = Fwd | Bwd | Coll | Loss | DpReduce | StepBarrier
+EVENTS = {F: Fwd, B: Bwd, I: Bwd, W: WeightGrad}
+"""Event of every kind of compute action."""
+
+Event = Fwd | Bwd | WeightGrad | Coll | Loss | DpReduce | StepBarrier
 Edge = tuple[Event, Event, str]
 
 
@@ -81,8 +94,9 @@ class Order:
     edges: tuple[Edge, ...]
 
     def nodes(self, rank: int) -> tuple[Event, ...]:
-        """Project on one rank: its Fwd, Bwd and Loss events in the order it runs them."""
-        return tuple(event for event in self.topological if isinstance(event, Fwd | Bwd | Loss) and event.rank == rank)
+        """Project on one rank: its Fwd, Bwd, WeightGrad and Loss events in the order it runs them."""
+        kinds = (Fwd, Bwd, WeightGrad, Loss)
+        return tuple(event for event in self.topological if isinstance(event, kinds) and event.rank == rank)
 
     @cached_property
     def topological(self) -> tuple[Event, ...]:
@@ -108,7 +122,7 @@ def order(plan: Plan) -> Order:
     """Build the event graph of a plan.
 
     Args:
-        plan: as derived; every backward is a whole B.
+        plan: as derived.
 
     Returns:
         The graph: data edges along every micro-batch's path, the ranks' own order as Sequence edges, and the
@@ -117,32 +131,37 @@ def order(plan: Plan) -> Order:
     edges: list[Edge] = []
     for mb in range(plan.micro_batches):
         edges += _path_edges(plan, mb)
-    for rank, program in enumerate(plan.compute):
-        events = [(Fwd if kind == F else Bwd)(plan.placement.region_of(stage), rank, mb) for stage, kind, mb in program]
+    for program in plan.compute:
+        events = [_event(plan, action) for action in program]
         edges += [(left, right, "Sequence") for left, right in zip(events, events[1:], strict=False)]
     edges += _reduce_edges(plan)
     events = dict.fromkeys(event for source, target, _ in edges for event in (source, target))
     return Order(tuple(events), tuple(edges))
 
 
+def _event(plan: Plan, action: Action) -> Event:
+    stage, kind, mb = action
+    return EVENTS[kind](plan.placement.region_of(stage), plan.placement.rank_of(stage), mb)
+
+
 def _path_edges(plan: Plan, mb: int) -> list[Edge]:
     """Activation, Turnaround and Gradient edges of one micro-batch."""
     placement, path = plan.placement, plan.placement.path(mb)
 
-    def event(kind: type, stage: int) -> Event:
-        return kind(placement.region_of(stage), placement.rank_of(stage), mb)
+    def event(kind: str, stage: int) -> Event:
+        return _event(plan, Action(stage, kind, mb))
 
     edges: list[Edge] = []
     loss = Loss(placement.rank_of(path[-1]), mb)
-    edges.append((event(Fwd, path[-1]), loss, "Turnaround"))
+    edges.append((event(F, path[-1]), loss, "Turnaround"))
     if placement.gates[path[-1]].receives_gradient:
-        edges.append((loss, event(Bwd, path[-1]), "Turnaround"))
+        edges.append((loss, event(B, path[-1]), "Turnaround"))
     for left, right in zip(path, path[1:], strict=False):
         pair = (left, right)
         comm = seam(*(plan.regions[placement.region_of(stage)].layout for stage in pair))
-        edges += _through(event(Fwd, left), event(Fwd, right), Coll(comm.forward, pair, mb), "Activation", plan)
+        edges += _through(event(F, left), event(F, right), Coll(comm.forward, pair, mb), "Activation", plan)
         if placement.gates[right].sends_gradient:
-            edges += _through(event(Bwd, right), event(Bwd, left), Coll(comm.backward, pair, mb), "Gradient", plan)
+            edges += _through(event(B, right), event(B, left), Coll(comm.backward, pair, mb), "Gradient", plan)
     return edges
 
 
@@ -155,15 +174,25 @@ def _through(source: Event, target: Event, coll: Coll, kind: str, plan: Plan) ->
 
 
 def _reduce_edges(plan: Plan) -> list[Edge]:
-    """Accumulate edges from every Bwd of a trainable stage into its reduce, and from there to the barrier."""
-    placement, edges, barrier = plan.placement, [], StepBarrier()
-    for stage in range(placement.stages):
-        if placement.gates[stage].reduces:
-            region, rank = placement.region_of(stage), placement.rank_of(stage)
-            group = "DataGroup" if plan.regions[region].owner is None else "ReplicaGroup"
-            # A copy that owns no micro-batch (M < P) still takes part, with a sum of nothing.
-            reduce = DpReduce(region, group, rank)
-            mbs = [mb for mb, path in enumerate(placement.paths) if stage in path]
-            edges += [(Bwd(region, rank, mb), reduce, "Accumulate") for mb in mbs] + [(reduce, barrier, "Sequence")]
+    """Split and Accumulate edges into the reduce of every trainable stage, and from there to the barrier."""
+    placement, barrier = plan.placement, StepBarrier()
+    edges: list[Edge] = []
+    reduces = {
+        stage: DpReduce(
+            placement.region_of(stage),
+            "DataGroup" if placement.owners[placement.region_of(stage)] is None else "ReplicaGroup",
+            placement.rank_of(stage),
+        )
+        for stage in range(placement.stages)
+        if placement.gates[stage].reduces
+    }
+    for action in (action for program in plan.compute for action in program):
+        event = _event(plan, action)
+        if action.kind == W:
+            edges.append((_event(plan, action._replace(kind=I)), event, "Split"))
+        if action.kind in (B, W) and action.stage in reduces:
+            edges.append((event, reduces[action.stage], "Accumulate"))
+    # A copy that owns no micro-batch (M < P) still takes part, with a sum of nothing.
+    edges += [(reduce, barrier, "Sequence") for reduce in reduces.values()]
     last = [Loss(placement.rank_of(path[-1]), mb) for mb, path in enumerate(placement.paths)]
     return edges + [(loss, barrier, "Sequence") for loss in last]

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from hyperparallel.algebra.footprint import Gates, footprint
 from hyperparallel.algebra.model import ModelSpec, Span
+from hyperparallel.algebra.program import RECV_B, RECV_F, SEND_B, SEND_F, Action
 from hyperparallel.algebra.regions import Region
 
 
@@ -72,6 +73,21 @@ class Placement:
             after: list[int | None] = [*path[1:], None]
             for stage, left, right in zip(path, before, after, strict=True):
                 table[stage, mb] = (left, right)
+        return table
+
+    @cached_property
+    def ends(self) -> dict[Action, Action]:
+        """Every message that the paths and gates ask for, from either end to the other: SEND <-> RECV."""
+        table: dict[Action, Action] = {}
+        for mb, path in enumerate(self.paths):
+            for left, right in zip(path, path[1:], strict=False):
+                if (right - left) % self.ranks == 0:
+                    continue
+                pairs = [(Action(left, SEND_F, mb), Action(right, RECV_F, mb))]
+                if self.gates[right].sends_gradient:
+                    pairs.append((Action(right, SEND_B, mb), Action(left, RECV_B, mb)))
+                for send, receive in pairs:
+                    table[send], table[receive] = receive, send
         return table
 
     def holders(self, layer: int) -> tuple[int, ...]:

@@ -44,13 +44,14 @@ def resolve(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int
         micro_batches: M >= 1.
 
     Raises:
-        ScheduleError: the regions do not tile the model exactly, a region has fewer layers than ranks, or an
-            option does not fit P, M or the layer count.
+        ScheduleError: the regions do not tile the model exactly, two Replicated ones are side by side, a region has
+            fewer layers than ranks, or an option does not fit P, M or the layer count.
 
     Returns:
         The regions in input-to-loss order; their spans tile the model.
     """
     _check_tiling(schedule, model)
+    _check_neighbours(schedule)
     regions: list[Region] = []
     for expr in schedule.regions:
         span = (model.span(expr.parts[0])[0], model.span(expr.parts[-1])[1])
@@ -66,19 +67,20 @@ def _sharded(expr: RegionExpr, span: Span, schedule: Schedule, model: ModelSpec,
     """Cut a Sharded region into its count of regions, two each where it folds, a slab per rank."""
     skeleton = registry()[expr.skeleton]
     assert isinstance(skeleton, Sharded)
-    reflected = skeleton.folds(expr.option) * expr.count
-    pieces = len(reflected) * ranks
+    folds = skeleton.folds(expr.option)
+    chunks = len(folds) * expr.count
+    pieces = chunks * ranks
     if span[1] - span[0] < pieces:
         raise _error(
             schedule,
             expr,
             f"{'+'.join(expr.parts)} has {span[1] - span[0]} layers for {pieces} slabs "
-            f"({ranks} ranks{f' x {len(reflected)}' if len(reflected) > 1 else ''}); a slab needs at least one layer: "
+            f"({ranks} ranks{f' x {chunks}' if chunks > 1 else ''}); a slab needs at least one layer: "
             "use fewer ranks, merge parts with '+', or transpose it",
         )
     slabs = _slabs(expr, span, schedule, model, pieces)
     regions = []
-    for index, reflect in enumerate(reflected):
+    for index, reflect in enumerate(folds * expr.count):  # multiplied late: a mistyped count could fill the memory
         own = tuple(slabs[index * ranks : (index + 1) * ranks])
         span = (own[0][0], own[-1][1])
         regions.append(Region(replace(expr, count=1), span, own[::-1] if reflect else own, None, reflect))
@@ -142,6 +144,18 @@ def _check_tiling(schedule: Schedule, model: ModelSpec) -> None:
             f"part{'s' if len(remaining) > 1 else ''} {', '.join(map(repr, remaining))} of the model "
             f"{'are' if len(remaining) > 1 else 'is'} not scheduled; add a region or merge with '+'",
         )
+
+
+def _check_neighbours(schedule: Schedule) -> None:
+    """No two Replicated regions side by side: the normal form has joined those that can be."""
+    for left, right in zip(schedule.regions, schedule.regions[1:], strict=False):
+        if left.layout is right.layout is Layout.REPLICATED:
+            raise _error(
+                schedule,
+                right,
+                f"{left} and {right} are both Replicated and side by side; give them the same options, so that they "
+                "become one region, or put a Sharded region between them",
+            )
 
 
 def _owners(expr: RegionExpr, schedule: Schedule, ranks: int, micro_batches: int) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from hyperparallel.algebra.mark import refuse
 from hyperparallel.algebra.placement import Placement
 from hyperparallel.algebra.program import (
     COMPUTE,
-    RECEIVES,
     RECV_B,
     RECV_F,
     SEND_B,
@@ -28,7 +27,7 @@ from hyperparallel.algebra.program import (
     Program,
     W,
 )
-from hyperparallel.algebra.progress import check_progress, counterpart
+from hyperparallel.algebra.progress import check_progress
 from hyperparallel.errors import PlanError
 
 
@@ -43,9 +42,9 @@ def validate_programs(programs: Sequence[Program], placement: Placement) -> None
         PlanError: the first thing that is wrong, with the grid and the cell marked, and one way out.
     """
     check_compute(programs, placement)
-    _check_hops(programs, placement)
+    channels = _check_hops(programs, placement)
     _check_order(programs, placement, messages=True)
-    _check_channels(programs, placement)
+    _check_channels(programs, placement, channels)
     check_progress(programs, placement)
 
 
@@ -57,13 +56,22 @@ def check_compute(programs: Sequence[Program], placement: Placement) -> None:
     """
     if len(programs) != placement.ranks:
         raise PlanError(f"{len(programs)} programs for {placement.ranks} ranks; give one row per rank")
+    neighbours, ranks = placement.neighbours, placement.ranks
+    receives = [gates.receives_gradient for gates in placement.gates]
     seen: set[Action] = set()
     for rank, program in enumerate(programs):
         for step, action in enumerate(program):
-            _check_cell(programs, placement, rank, step, action, seen)
+            stage, kind, mb = action
+            if (
+                action in seen
+                or (stage, mb) not in neighbours
+                or stage % ranks != rank
+                or (kind in _EXCLUDES and (not receives[stage] or _conflicts(action, seen)))
+            ):
+                raise _wrong_cell(programs, placement, rank, step, seen)
             seen.add(action)
-    for (stage, mb), _ in placement.neighbours.items():
-        missing = _missing(stage, mb, placement, seen)
+    for stage, mb in neighbours:
+        missing = _missing(stage, mb, receives[stage], seen)
         if missing:
             rank = placement.rank_of(stage)
             raise refuse(programs, rank, len(programs[rank]), f"{missing} is missing", f"add {missing} to rank {rank}")
@@ -78,58 +86,54 @@ def check_order(compute: Sequence[Program], placement: Placement) -> None:
     _check_order(compute, placement, messages=False)
 
 
-def _check_cell(
-    programs: Sequence[Program], placement: Placement, rank: int, step: int, action: Action, seen: set[Action]
-) -> None:
-    """Ids in range, right rank, a stage that runs this micro-batch, not twice, a backward that the gates want."""
+_EXCLUDES = {B: (I, W), I: (B,), W: (B,)}
+"""The two forms of a backward: a (stage, micro-batch) has one or the other."""
+
+
+def _conflicts(action: Action, seen: set[Action]) -> bool:
+    """True when the other form of this backward was seen."""
     stage, kind, mb = action
+    # A tuple is equal to the Action of its fields and much cheaper to make; so throughout this file.
+    return any((stage, other, mb) in seen for other in _EXCLUDES[kind])
 
-    def wrong(message: str, way_out: str) -> PlanError:
-        return refuse(programs, rank, step, message, way_out)
 
+def _wrong_cell(
+    programs: Sequence[Program], placement: Placement, rank: int, step: int, seen: set[Action]
+) -> PlanError:
+    """Say what is wrong with a cell: ids, rank, owner, twice, a backward that the gates do not want, or both forms."""
+    action = programs[rank][step]
+    stage, kind, mb = action
     if stage >= placement.stages:
-        raise wrong(
-            f"stage {stage} of {action} does not exist; stages are 0..{placement.stages - 1}",
-            "correct the stage",
-        )
-    if mb >= placement.micro_batches:
-        raise wrong(
-            f"micro-batch {mb} of {action} does not exist; micro-batches are 0..{placement.micro_batches - 1}",
-            "correct the micro-batch",
-        )
-    if placement.rank_of(stage) != rank:
-        raise wrong(
-            f"{action} is on rank {rank}, but stage {stage} lives on rank {placement.rank_of(stage)}",
-            "move it there",
-        )
-    if (stage, mb) not in placement.neighbours:
+        last = placement.stages - 1
+        what, way_out = f"stage {stage} of {action} does not exist; stages are 0..{last}", "correct the stage"
+    elif mb >= placement.micro_batches:
+        last = placement.micro_batches - 1
+        what = f"micro-batch {mb} of {action} does not exist; micro-batches are 0..{last}"
+        way_out = "correct the micro-batch"
+    elif placement.rank_of(stage) != rank:
+        what = f"{action} is on rank {rank}, but stage {stage} lives on rank {placement.rank_of(stage)}"
+        way_out = "move it there"
+    elif (stage, mb) not in placement.neighbours:
         owner = placement.owners[placement.region_of(stage)][mb]
-        raise wrong(
-            f"{action}: micro-batch {mb} of this replicated region is owned by rank {owner}",
-            f"move it to rank {owner} or change the owner",
-        )
-    if action in seen:
-        raise wrong(f"{action} appears twice", "remove one of the two")
-    if kind in (B, I, W):
-        if not placement.gates[stage].receives_gradient:
-            raise wrong(
-                f"{action}: nothing at or before stage {stage} is trainable, so it has no backward",
-                "remove it",
-            )
-        other = {B: (I, W), I: (B,), W: (B,)}[kind]
-        if any(Action(stage, kind_, mb) in seen for kind_ in other):
-            raise wrong(
-                f"{action}: micro-batch {mb} has both a whole backward B and a split one (I, W) on stage {stage}",
-                "keep one of the two forms",
-            )
+        what = f"{action}: micro-batch {mb} of this replicated region is owned by rank {owner}"
+        way_out = f"move it to rank {owner} or change the owner"
+    elif action in seen:
+        what, way_out = f"{action} appears twice", "remove one of the two"
+    elif not placement.gates[stage].receives_gradient:
+        what = f"{action}: nothing at or before stage {stage} is trainable, so it has no backward"
+        way_out = "remove it"
+    else:
+        what = f"{action}: micro-batch {mb} has both a whole backward B and a split one (I, W) on stage {stage}"
+        way_out = "keep one of the two forms"
+    return refuse(programs, rank, step, what, way_out)
 
 
-def _missing(stage: int, mb: int, placement: Placement, seen: set[Action]) -> Action | None:
+def _missing(stage: int, mb: int, backward: bool, seen: set[Action]) -> Action | None:
     """Return the first compute action of (stage, micro-batch) that is not in the programs."""
-    if Action(stage, F, mb) not in seen:
+    if (stage, F, mb) not in seen:
         return Action(stage, F, mb)
-    if placement.gates[stage].receives_gradient and Action(stage, B, mb) not in seen:
-        has_i, has_w = Action(stage, I, mb) in seen, Action(stage, W, mb) in seen
+    if backward and (stage, B, mb) not in seen:
+        has_i, has_w = (stage, I, mb) in seen, (stage, W, mb) in seen
         if not (has_i or has_w):
             return Action(stage, B, mb)
         if not (has_i and has_w):
@@ -139,25 +143,26 @@ def _missing(stage: int, mb: int, placement: Placement, seen: set[Action]) -> Ac
 
 def hops(placement: Placement) -> list[Action]:
     """List the SEND of every message that a placement asks for."""
-    sends = []
-    for mb, path in enumerate(placement.paths):
-        for left, right in zip(path, path[1:], strict=False):
-            if placement.rank_of(left) != placement.rank_of(right):
-                sends.append(Action(left, SEND_F, mb))
-                if placement.gates[right].sends_gradient:
-                    sends.append(Action(right, SEND_B, mb))
-    return sends
+    return [action for action in placement.ends if action.kind in SENDS]
 
 
-def _check_hops(programs: Sequence[Program], placement: Placement) -> None:
-    """Check 1, for messages: exactly those the placement asks for, both ends of each."""
-    expected: set[Action] = set()
-    for send in hops(placement):
-        expected |= {send, counterpart(send, placement)}
-    present = {action for program in programs for action in program if action.kind not in COMPUTE}
+Channels = tuple[dict[tuple[int, int], list[Action]], dict[tuple[int, int], list[int]]]
+"""By (sender, receiver): the RECV that each SEND asks for, in order, and the steps of the RECVs there are."""
+
+
+def _check_hops(programs: Sequence[Program], placement: Placement) -> Channels:
+    """Check 1, for messages: exactly those the placement asks for, both ends of each. Return them by channel."""
+    expected, ranks = placement.ends, placement.ranks
+    asked: dict[tuple[int, int], list[Action]] = defaultdict(list)
+    given: dict[tuple[int, int], list[int]] = defaultdict(list)
+    count = 0
     for rank, program in enumerate(programs):
         for step, action in enumerate(program):
-            if action.kind not in COMPUTE and action not in expected:
+            kind = action[1]
+            if kind in COMPUTE:
+                continue
+            other = expected.get(action)
+            if other is None:
                 raise refuse(
                     programs,
                     rank,
@@ -165,9 +170,14 @@ def _check_hops(programs: Sequence[Program], placement: Placement) -> None:
                     f"{action} is a message that nothing asks for",
                     "remove it and its other end",
                 )
-    for action in sorted(expected - present):
-        rank = placement.rank_of(action.stage)
-        other = counterpart(action, placement)
+            count += 1
+            if kind in SENDS:
+                asked[rank, other[0] % ranks].append(other)
+            else:
+                given[other[0] % ranks, rank].append(step)
+    if count < len(expected):  # none is there twice (check_compute)
+        action = min(expected.keys() - {action for program in programs for action in program})
+        rank, other = placement.rank_of(action.stage), expected[action]
         raise refuse(
             programs,
             rank,
@@ -175,67 +185,61 @@ def _check_hops(programs: Sequence[Program], placement: Placement) -> None:
             f"{action} is missing; its other end is {other} on rank {placement.rank_of(other.stage)}",
             f"add {action} to rank {rank}",
         )
+    return asked, given
 
 
 def _check_order(programs: Sequence[Program], placement: Placement, messages: bool) -> None:
     """Check 2: everything that an action needs from its own rank stands before it."""
-    ranks = placement.ranks
     for rank, program in enumerate(programs):
         done: set[Action] = set()
         for step, action in enumerate(program):
-            stage, kind, mb = action
-            left, right = placement.neighbours[stage, mb]
-            needs: list[tuple[Action, ...]] = []
-            if kind == F and left is not None:
-                if (stage - left) % ranks == 0:
-                    needs.append((Action(left, F, mb),))
-                elif messages:
-                    needs.append((Action(stage, RECV_F, mb),))
-            elif kind in (B, I):
-                needs.append((Action(stage, F, mb),))
-                if right is not None:
-                    if (right - stage) % ranks == 0:
-                        needs.append((Action(right, B, mb), Action(right, I, mb)))
-                    elif messages:
-                        needs.append((Action(stage, RECV_B, mb),))
-            elif kind == W:
-                needs.append((Action(stage, I, mb),))
-            elif kind == SEND_F:
-                needs.append((Action(stage, F, mb),))
-            elif kind == SEND_B:
-                needs.append((Action(stage, B, mb), Action(stage, I, mb)))
-            for alternatives in needs:
-                if not any(need in done for need in alternatives):
+            for need, instead in _needs(action, placement, messages):
+                if need not in done and instead not in done:
+                    words = " or ".join(str(Action(*one)) for one in dict.fromkeys((need, instead)))
                     raise refuse(
                         programs,
                         rank,
                         step,
-                        f"{action} runs before {' or '.join(map(str, alternatives))}, which it needs",
+                        f"{action} runs before {words}, which it needs",
                         f"move {action} after it",
                     )
             done.add(action)
 
 
-def _check_channels(programs: Sequence[Program], placement: Placement) -> None:
+def _needs(action: Action, placement: Placement, messages: bool) -> list[tuple[tuple, tuple]]:
+    """List what an action needs from its own rank, each as a pair of which one is enough."""
+    stage, kind, mb = action
+    if kind in (RECV_F, RECV_B):
+        return []
+    if kind == SEND_F:
+        return [((stage, F, mb),) * 2]
+    if kind == SEND_B:
+        return [((stage, B, mb), (stage, I, mb))]
+    if kind == W:
+        return [((stage, I, mb),) * 2]
+    left, right = placement.neighbours[stage, mb]
+    source = left if kind == F else right
+    needs = [] if kind == F else [((stage, F, mb),) * 2]
+    if source is not None:
+        if (stage - source) % placement.ranks == 0:
+            needs.append(((left, F, mb),) * 2 if kind == F else ((right, B, mb), (right, I, mb)))
+        elif messages:
+            needs.append(((stage, RECV_F if kind == F else RECV_B, mb),) * 2)
+    return needs
+
+
+def _check_channels(programs: Sequence[Program], placement: Placement, channels: Channels) -> None:
     """Check 3: what a rank sends to another is received in the same order."""
-    sent: dict[tuple[int, int], list[Action]] = defaultdict(list)
-    received: dict[tuple[int, int], list[tuple[Action, int]]] = defaultdict(list)
-    for rank, program in enumerate(programs):
-        for step, action in enumerate(program):
-            if action.kind in SENDS:
-                peer = placement.rank_of(counterpart(action, placement).stage)
-                sent[rank, peer].append(action)
-            elif action.kind in RECEIVES:
-                peer = placement.rank_of(counterpart(action, placement).stage)
-                received[peer, rank].append((action, step))
-    for (source, target), sends in sent.items():
-        for send, (receive, step) in zip(sends, received[source, target], strict=True):
-            if counterpart(send, placement) != receive:
+    asked, given = channels
+    for (source, target), receives in asked.items():
+        for receive, step in zip(receives, given[source, target], strict=True):
+            found = programs[target][step]
+            if found != receive:
                 raise refuse(
                     programs,
                     target,
                     step,
-                    f"{receive} comes where rank {source} sends {send}: "
+                    f"{found} comes where rank {source} sends {placement.ends[receive]}: "
                     f"the two ends of channel {source} -> {target} differ in order",
                     "receive in the order of sending",
                 )

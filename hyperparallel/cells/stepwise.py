@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hyperparallel.algebra import Action, Plan, validate
-from hyperparallel.algebra.program import RECEIVES, SENDS, B, F
+from hyperparallel.algebra.program import RECEIVES, SENDS, B, F, I, W
 from hyperparallel.algebra.progress import counterpart
 from hyperparallel.cells.gradients import Gradients, share
 from hyperparallel.cells.layer import Layer, check_layers
@@ -234,10 +234,11 @@ class _Walk:
     def __init__(self, runner: Runner, batch: Sequence[MicroBatch], train: bool):
         self.runner, self.batch, self.train = runner, batch, train
         self.placement = runner.plan.placement
-        kinds_left_out = () if train else (B, "SEND_B", "RECV_B")
+        kinds_left_out = () if train else (B, I, W, "SEND_B", "RECV_B")
         self.program = [action for action in runner.program if action.kind not in kinds_left_out]
         self.inputs: dict[tuple[int, int], tuple] = {}
         self.carries: dict[Action, Carry] = {}  # keyed by the F or B that produced them
+        self.postponed: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # weight gradients between I and W
         self.losses: dict[int, Tensor] = {}  # packed (loss, weight, *metrics)
         self.awaited: dict[int, deque[Action]] = defaultdict(deque)  # by peer, receives in channel order
         self.records: list[Record] = []
@@ -254,8 +255,10 @@ class _Walk:
                 self._send(action)
             elif action.kind == F:
                 self._forward(action)
-            elif action.kind == B:
+            elif action.kind in (B, I):
                 self._backward(action)
+            elif action.kind == W:
+                self._weight_gradient(action)
 
     def _forward(self, action: Action) -> None:
         stage, _, mb = action
@@ -273,17 +276,27 @@ class _Walk:
         self._record(action, start, output)
 
     def _backward(self, action: Action) -> None:
-        stage, _, mb = action
+        """Run a whole backward. For I, its weight gradients are kept for W: computing them apart would run parts of
+        the backward twice, since MindSpore differentiates for inputs and weights in one pass."""
+        stage, kind, mb = action
         slab = self.runner.slabs[stage]
         right = self.placement.neighbours[stage, mb][1]
         output = self.carries.pop(Action(stage, F, mb), None)
         gradient = slab.loss_gradient(output) if right is None else self._take(Action(right, B, mb))
         start = time.perf_counter()
         upstream, weights = slab.backward(self.inputs.pop((stage, mb)), gradient)
-        self.runner.gradients.add(stage, weights)
+        if kind == I:
+            self.postponed[stage, mb] = weights
+        else:
+            self.runner.gradients.add(stage, weights)
         if upstream is not None:
-            self.carries[action] = upstream
+            self.carries[Action(stage, B, mb)] = upstream
         self._record(action, start, weights or upstream)
+
+    def _weight_gradient(self, action: Action) -> None:
+        start = time.perf_counter()
+        self.runner.gradients.add(action.stage, self.postponed.pop((action.stage, action.mb)))
+        self._record(action, start, ())
 
     def _take(self, source: Action) -> Carry:
         """Get what another stage produced: from this rank, or from the message it sends."""

@@ -6,7 +6,8 @@ import argparse
 import dataclasses
 import json
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from hyperparallel.algebra import Plan, derive, parse, to_text, validate
 from hyperparallel.algebra.expression import did_you_mean
@@ -30,6 +31,10 @@ from hyperparallel.cost import (
     simulate,
 )
 from hyperparallel.views import report
+from hyperparallel.views.figure import check_suffix, render
+from hyperparallel.views.files import write_files
+from hyperparallel.views.grid import number
+from hyperparallel.views.perfetto import to_bytes, trace
 
 SUMMARY = "show what a schedule does: timeline, step time, bubbles, memory"
 EXAMPLE = (
@@ -45,12 +50,24 @@ examples:
     {EXAMPLE}
   for scripts:
     hyperparallel plan --schedule "<transpose, 1f1b>" --ranks 4 --micro-batches 8 --cost vision=12/24,llm=4/8 --json
+  two schedules under one time axis (needs matplotlib: pip install 'hyperparallel[figure]'):
+    hyperparallel plan --schedule "1f1b(vision+llm)" --ranks 4 --micro-batches 8 --cost vision=12/0,llm=4/8 \\
+      --compare "transpose(vision) >> 1f1b(llm)" --figure compare.svg
   what a training configuration would run, with a value of it changed:
     hyperparallel plan CONFIG.yaml section.key=value
 """
 
 _LINE_ONLY = ("schedule", "ranks", "micro_batches", "cost", "layers")
 _MAX_LAYERS = 10_000
+
+
+class Case(NamedTuple):
+    """A schedule line with all that follows from it."""
+
+    plan: Plan
+    costs: Costs
+    timeline: Timeline
+    unit: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +85,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--layers", metavar="PART=N,...", help="layer counts by part, as in vision=4,llm=18")
     parser.add_argument("--message", type=duration, metavar="ALPHA", help="time of one message (default 0)")
+    parser.add_argument(
+        "--compare",
+        metavar="LINE",
+        action="append",
+        default=[],
+        help="another schedule line with the same costs, for the table of step times and the figure; may be repeated",
+    )
+    parser.add_argument("--figure", metavar="FILE", help="draw the timelines: FILE.svg or FILE.png")
+    parser.add_argument("--trace", metavar="FILE", help="write the timeline for ui.perfetto.dev: FILE.json")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
     parser.add_argument("--programs", action="store_true", help="print also what every rank runs, messages included")
 
@@ -84,16 +110,65 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0.
     """
-    plan, costs, unit = _from_config(args) if args.config is not None else _from_line(args)
-    validate(plan)
-    timeline = simulate(plan, costs)
+    if args.figure is not None:
+        check_suffix(args.figure)
+    derive_line = _from_config(args) if args.config is not None else _from_line(args)
+    cases = [_case(*derive_line(line)) for line in (None, *args.compare)]
+    # Files first: when one cannot be written, nothing else has happened.
+    _write(args, cases)
+    plan, costs, timeline, unit = cases[0]
     if args.json:
-        print(json.dumps(as_json(plan, costs, timeline)))
+        compared = {"compare": [_brief(case) for case in cases[1:]]} if args.compare else {}
+        print(json.dumps({**as_json(plan, costs, timeline), **compared}))
         return 0
     print(report(plan, costs, timeline, unit))
+    if args.compare:
+        print("\n" + "\n".join(_table(cases)))
     if args.programs:
         print("\n" + to_text(plan.programs), end="")
     return 0
+
+
+def _case(plan: Plan, costs: Costs, unit: str) -> Case:
+    validate(plan)
+    return Case(plan, costs, simulate(plan, costs), unit)
+
+
+def _write(args: argparse.Namespace, cases: list[Case]) -> None:
+    """Write figure and trace, both or none."""
+    files: dict[str, bytes] = {}
+    if args.figure is not None:
+        entries = [(str(case.plan.schedule), case.plan, case.costs, case.timeline) for case in cases]
+        files[args.figure] = render(entries, args.figure, cases[0].unit)
+    if args.trace is not None:
+        if args.trace in files:
+            raise UsageError(f"--figure and --trace name the same file {args.trace!r}; give two")
+        plan, costs, timeline, unit = cases[0]
+        files[args.trace] = to_bytes(trace(plan, costs, timeline, unit or "ms"))
+    write_files(files)
+
+
+def _table(cases: list[Case]) -> list[str]:
+    """Lay out the step times of all lines, and the change against the first."""
+    first = cases[0].timeline.step_time
+    heads = ("step time", "change", "bubble %", f"schedule{f'   (times in {cases[0].unit})' if cases[0].unit else ''}")
+    rows = [heads]
+    for index, (plan, _, timeline, _) in enumerate(cases):
+        change = f"{100 * (timeline.step_time - first) / first:+.1f} %" if index and first else "-"
+        total = plan.ranks * timeline.step_time
+        share = f"{100 * sum(timeline.bubble) / total:.1f}" if total else "0.0"
+        rows.append((number(timeline.step_time), change, share, str(plan.schedule)))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return ["   ".join([*map(str.rjust, row[:3], widths), row[3]]) for row in rows]
+
+
+def _brief(case: Case) -> dict[str, Any]:
+    """Return what `--json` prints of a line of `--compare`."""
+    return {
+        "schedule": str(case.plan.schedule),
+        "step_time": case.timeline.step_time,
+        "lower_bound": lower_bound(case.plan, case.costs),
+    }
 
 
 def as_json(plan: Plan, costs: Costs, timeline: Timeline) -> dict[str, Any]:
@@ -111,8 +186,12 @@ def as_json(plan: Plan, costs: Costs, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _from_config(args: argparse.Namespace) -> tuple[Plan, Costs, str]:
-    """Derive the plan of a training configuration; only this needs the training package."""
+Derive = Callable[[str | None], tuple[Plan, Costs, str]]
+"""From another schedule line, or None for the one that was asked for, to plan, costs and unit."""
+
+
+def _from_config(args: argparse.Namespace) -> Derive:
+    """Derive plans of a training configuration; only this needs the training package."""
     given = [option_name(name) for name in _LINE_ONLY if getattr(args, name) is not None]
     if given:
         quote = "quote the schedule line and put --schedule before it" if re.search("[(>]", args.config) else ""
@@ -122,23 +201,30 @@ def _from_config(args: argparse.Namespace) -> tuple[Plan, Costs, str]:
         )
     from hyperparallel.training.plan_config import plan_from_config
 
-    plan, costs, unit = plan_from_config(args.config, args.overrides)
-    if args.message is not None:
-        costs = dataclasses.replace(costs, alpha=args.message)
-    return plan, costs, unit
+    def derive_line(line: str | None) -> tuple[Plan, Costs, str]:
+        # Quoted, since a schedule line may hold what means something in YAML.
+        more = [] if line is None else [f"schedule={json.dumps(line)}"]
+        plan, costs, unit = plan_from_config(args.config, [*args.overrides, *more])
+        return plan, costs if args.message is None else dataclasses.replace(costs, alpha=args.message), unit
+
+    return derive_line
 
 
-def _from_line(args: argparse.Namespace) -> tuple[Plan, Costs, str]:
-    """Derive the plan of a schedule line and part costs."""
+def _from_line(args: argparse.Namespace) -> Derive:
+    """Derive plans of schedule lines and part costs."""
     needed = {name: getattr(args, name) for name in ("schedule", "ranks", "micro_batches", "cost")}
     require("plan", EXAMPLE, **needed)
-    schedule = parse(args.schedule)
-    check_size(args.ranks, args.micro_batches, max(region.count for region in schedule.regions))
-    parts = _part_costs(args.cost)
-    layers = None if args.layers is None else _layers(args.layers, parts)
-    model = model_from_costs(schedule, parts, args.ranks, layers)
-    plan = derive(schedule, model, args.ranks, args.micro_batches)
-    return plan, costs_from_parts(plan, parts, args.message or 0.0), ""
+
+    def derive_line(line: str | None) -> tuple[Plan, Costs, str]:
+        schedule = parse(args.schedule if line is None else line)
+        check_size(args.ranks, args.micro_batches, max(region.count for region in schedule.regions))
+        parts = _part_costs(args.cost)
+        layers = None if args.layers is None else _layers(args.layers, parts)
+        model = model_from_costs(schedule, parts, args.ranks, layers)
+        plan = derive(schedule, model, args.ranks, args.micro_batches)
+        return plan, costs_from_parts(plan, parts, args.message or 0.0), ""
+
+    return derive_line
 
 
 def _part_costs(text: str) -> dict[str, PartCost]:

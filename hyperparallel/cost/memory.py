@@ -23,15 +23,16 @@ def peak_live(compute: Sequence[Program], placement: Placement) -> tuple[int, ..
         >>> peak_live(plan.compute, plan.placement)
         (4, 3, 2, 1)
     """
-    return tuple(_peak(program, placement) for program in compute)
+    kept = [gates.receives_gradient for gates in placement.gates]
+    return tuple(_peak(program, kept) for program in compute)
 
 
-def _peak(program: Sequence[Action], placement: Placement) -> int:
+def _peak(program: Sequence[Action], kept: Sequence[bool]) -> int:
     live = peak = 0
-    for action in program:
-        if action.kind == F:
+    for stage, kind, _ in program:
+        if kind == F:
             peak = max(peak, live + 1)
-            live += placement.gates[action.stage].receives_gradient
-        elif action.kind in (B, W):
+            live += kept[stage]
+        elif kind in (B, W):
             live -= 1
     return peak

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple
 
 from hyperparallel.algebra import Plan
@@ -70,7 +71,7 @@ def simulate(plan: Plan, costs: Costs) -> Timeline:
     spans = play(plan.compute, plan.placement, costs)
     step_time = max((row[-1].end for row in spans if row), default=0.0)
     busy = tuple(sum(span.end - span.start for span in row) for row in spans)
-    idle, encode = _warmup_idle(plan, costs), _encode_time(plan, costs)
+    idle, encode = _warmup_idle(plan, costs), _encode_time(plan, spans)
     return Timeline(
         spans=spans,
         step_time=step_time,
@@ -95,6 +96,7 @@ def play(compute: Sequence[Program], placement: Placement, costs: Costs) -> tupl
         Per rank, every action with start and end.
     """
     ranks, neighbours = placement.ranks, placement.neighbours
+    times = cache(partial(costs.times, micro_batches=placement.micro_batches))
     arrival: dict[tuple[int, str, int], float] = {}  # (stage, "F" or "B", mb) -> when its input is there
     spans: list[list[Span]] = [[] for _ in range(ranks)]
     awake = list(range(ranks))
@@ -105,24 +107,25 @@ def play(compute: Sequence[Program], placement: Placement, costs: Costs) -> tupl
         while position[rank] < len(program):
             action = program[position[rank]]
             stage, kind, mb = action
-            left, right = neighbours[stage, mb]
-            source = None if kind == W else left if kind == F else right
+            source, target = neighbours[stage, mb]
+            way, send = F, SEND_F
+            if kind != F:
+                source, target, way, send = target, source, B, SEND_B
             start = clock[rank]
-            if source is not None:
-                ready = arrival.get((stage, F if kind == F else B, mb))
+            if source is not None and kind != W:
+                ready = arrival.get((stage, way, mb))
                 if ready is None:
                     break
                 start = max(start, ready)
-            end = clock[rank] = start + costs.duration(action)
+            end = clock[rank] = start + times(stage, kind)[mb]
             spans[rank].append(Span(action, start, end))
             position[rank] += 1
-            target, send = (right, SEND_F) if kind == F else (left, SEND_B)
             if target is None or kind == W:
                 continue
             if (target - stage) % ranks:
-                end += costs.duration(Action(stage, send, mb))
+                end += times(stage, send)[mb]
                 awake.append(target % ranks)
-            arrival[target, F if kind == F else B, mb] = end
+            arrival[target, way, mb] = end
     assert all(position[rank] == len(compute[rank]) for rank in range(ranks)), "simulated an invalid plan"
     return tuple(map(tuple, spans))
 
@@ -144,13 +147,10 @@ def _warmup_idle(plan: Plan, costs: Costs) -> tuple[float, ...]:
     return tuple(idle)
 
 
-def _encode_time(plan: Plan, costs: Costs) -> tuple[float, ...]:
+def _encode_time(plan: Plan, spans: Sequence[Sequence[Span]]) -> tuple[float, ...]:
     """E_r: forward time of the Replicated regions that rank r owns."""
+    replicated = [region for region, owner in enumerate(plan.placement.owners) if owner is not None]
+    encodes = {stage for region in replicated for stage in plan.placement.region_stages(region)}
     return tuple(
-        sum(
-            costs.duration(action)
-            for action in program
-            if action.kind == F and plan.placement.owners[plan.placement.region_of(action.stage)] is not None
-        )
-        for program in plan.compute
+        sum(end - start for (stage, kind, _), start, end in row if kind == F and stage in encodes) for row in spans
     )

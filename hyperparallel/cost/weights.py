@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from hyperparallel.algebra import LayerSpec, ModelSpec, Plan, Schedule
 from hyperparallel.algebra.expression import did_you_mean
@@ -21,11 +20,42 @@ MOST_SLABS = 4096
 """More slabs than this are a typing error, and would make millions of layers."""
 
 
-class PartCost(NamedTuple):
-    """Forward and backward time of a part for one micro-batch: a whole encode, or one rank's backbone slab."""
+@dataclass(frozen=True)
+class PartCost:
+    """Times of a part for one micro-batch: of a whole encode, or of one rank's backbone slab.
+
+    Args:
+        forward: F, time >= 0 in any one unit.
+        backward: B, a whole backward.
+        input: I, the part of a backward that makes the input's gradient; None means half of `backward`.
+        weight: W, the part that makes the weights' gradients; None means half of `backward`. 0 means frozen.
+
+    Iterating gives the times that were given.
+
+    Example:
+        >>> PartCost(4, 8).split, list(PartCost(4, 9, 5, 4))
+        ((4.0, 4.0), [4, 9, 5, 4])
+    """
 
     forward: float
     backward: float
+    input: float | None = None
+    weight: float | None = None
+
+    def __iter__(self) -> Iterator[float]:
+        times = (self.forward, self.backward, self.input, self.weight)
+        return iter([time for time in times if time is not None])
+
+    @property
+    def split(self) -> tuple[float, float]:
+        """I and W."""
+        half = self.backward / 2
+        return (half if self.input is None else self.input, half if self.weight is None else self.weight)
+
+    @property
+    def trains(self) -> bool:
+        """False when frozen: its weights' gradients cost nothing."""
+        return self.split[1] > 0
 
 
 @dataclass(frozen=True)
@@ -57,38 +87,60 @@ class Costs:
             return _pick(self.compute[action.stage, B], action.mb) / 2
         return _pick(self.compute[key], action.mb)
 
+    def times(self, stage: int, kind: str, micro_batches: int) -> Sequence[float]:
+        """`duration` of one stage and kind by micro-batch: for whoever walks whole programs."""
+        key = (stage, kind)
+        if kind in (SEND_F, SEND_B):
+            sizes = self.message_bytes.get(key, 0.0)
+            if isinstance(sizes, Sequence):
+                return [self.alpha + self.beta * size for size in sizes]
+            return [self.alpha + self.beta * sizes] * micro_batches
+        halved = kind in (I, W) and key not in self.compute
+        times = self.compute[stage, B] if halved else self.compute[key]
+        if isinstance(times, Sequence):
+            return [time / 2 for time in times] if halved else times
+        return [times / 2 if halved else times] * micro_batches
+
 
 def _pick(value: float | Sequence[float], mb: int) -> float:
     return value[mb] if isinstance(value, Sequence) else value
 
 
+_TIME = r"(\d+\.?\d*)"
+_ENTRY = re.compile(rf"\s*([A-Za-z0-9_.]+)={_TIME}/{_TIME}(?:/{_TIME})?\s*", re.ASCII)
+
+
 def parse_part_costs(text: str) -> dict[str, PartCost]:
-    """Parse `vision=TE/TG,llm=TF/TB`.
+    """Parse `vision=TE/TG,llm=TF/TB`, or `llm=TF/TI/TW` with the backward in its two parts.
 
     Args:
-        text: one `part=forward/backward` per part, times >= 0 in any unit; backward 0 means frozen.
+        text: one `part=forward/backward` or `part=forward/input/weight` per part, times >= 0 in any one unit. A
+            whole backward is input + weight; of a backward given as one figure each is half. A part is frozen when
+            its backward, or its weight part, is 0.
 
     Raises:
         ScheduleError: says which entry is wrong and how it should look.
 
     Example:
-        >>> parse_part_costs("vision=12/0,llm=4/8")["llm"]
-        PartCost(forward=4.0, backward=8.0)
+        >>> parse_part_costs("vision=12/0,llm=4/5/3")["llm"]
+        PartCost(forward=4.0, backward=8.0, input=5.0, weight=3.0)
     """
     costs: dict[str, PartCost] = {}
     for entry in text.split(","):
-        match = re.fullmatch(r"\s*([A-Za-z0-9_.]+)=(\d+\.?\d*)/(\d+\.?\d*)\s*", entry, re.ASCII)
+        match = _ENTRY.fullmatch(entry)
         if match is None:
             raise ScheduleError(
-                f"--cost {text!r}: {entry!r} is not a cost; expected part=FORWARD/BACKWARD such as llm=4/8, "
-                "times >= 0, joined by commas"
+                f"--cost {text!r}: {entry!r} is not a cost; expected part=FORWARD/BACKWARD such as llm=4/8, or "
+                "part=FORWARD/INPUT/WEIGHT such as llm=4/4/4, times >= 0, joined by commas"
             )
-        if match.group(1) in costs:
-            raise ScheduleError(f"--cost {text!r}: part {match.group(1)!r} is given twice")
-        cost = PartCost(float(match.group(2)), float(match.group(3)))
+        part, forward, *backward = match.groups()
+        if part in costs:
+            raise ScheduleError(f"--cost {text!r}: part {part!r} is given twice")
+        parts = [float(time) for time in backward if time is not None]
+        cost = PartCost(float(forward), sum(parts), *(parts if len(parts) == 2 else []))
         if math.isinf(sum(cost)):
-            raise ScheduleError(f"--cost {text[:60]!r}...: a time of part {match.group(1)!r} is too large for a float")
-        costs[match.group(1)] = cost
+            raise ScheduleError(f"--cost {text[:60]!r}...: a time of part {part!r} is too large for a float")
+        costs[part] = cost
     return costs
 
 
@@ -107,7 +159,7 @@ def model_from_costs(
 
     Args:
         schedule: names the parts; a schedule without names takes all parts of `costs`, in that order.
-        costs: by part; backward 0 means frozen.
+        costs: by part; a part whose weight gradients cost 0 is frozen.
         ranks: P; the backbone's cost is that of one of its P slabs.
         layers: layer counts by part; by default `LAYERS_PER_SLAB` per slab, so cost-balanced cuts are close.
 
@@ -131,12 +183,15 @@ def model_from_costs(
         slabs = ranks if part == backbone(schedule, parts) else 1
         number = (layers or {}).get(part, LAYERS_PER_SLAB * ranks * count)
         cost = costs[part]
-        specs += [LayerSpec(part, cost.backward > 0, slabs * (cost.forward + cost.backward) / number)] * number
+        specs += [LayerSpec(part, cost.trains, slabs * (cost.forward + cost.backward) / number)] * number
     return ModelSpec(tuple(specs))
 
 
 def costs_from_parts(plan: Plan, parts: Mapping[str, PartCost], alpha: float = 0.0) -> Costs:
     """Spread part costs over the stages of a plan by their share of the part's layers.
+
+    A frozen layer with something trainable before it only passes the gradient on: its B costs I, its W nothing. One
+    with nothing trainable before it costs no backward at all.
 
     Args:
         plan: its model may be made up (`model_from_costs`) or real.
@@ -147,22 +202,39 @@ def costs_from_parts(plan: Plan, parts: Mapping[str, PartCost], alpha: float = 0
         ScheduleError: a part of the model has no cost.
 
     Returns:
-        Costs of every stage; a slab with layers of several parts costs their sum.
+        F, B, I and W of every stage; a slab with layers of several parts costs their sum.
     """
-    layers = plan.model.layers
     names = plan.model.parts
     _check_given(names, parts, plan.schedule)
-    share = {part: (plan.ranks if part == backbone(plan.schedule, names) else 1) for part in names}
-    number = {part: sum(layer.part == part for layer in layers) for part in names}
-    compute: dict[tuple[int, str], float] = {}
-    for stage, (first, last) in enumerate(plan.placement.slabs):
-        here = {part: sum(layer.part == part for layer in layers[first:last]) for part in names}
-        for kind, field_ in ((F, "forward"), (B, "backward")):
+    trained, passing = _counts(plan.model)
+    compute = {(stage, kind): 0.0 for stage in range(plan.placement.stages) for kind in (F, B, I, W)}
+    for part in names:
+        (begin, end), cost = plan.model.span(part), parts[part]
+        slabs = plan.ranks if part == backbone(plan.schedule, names) else 1
+
+        def share(time: float, layers: int, slabs: int = slabs, number: int = end - begin) -> float:
             # Multiply before dividing: a whole part or slab then costs exactly what was given.
-            compute[stage, kind] = sum(
-                getattr(parts[part], field_) * (share[part] * here[part]) / number[part] for part in names if here[part]
-            )
+            return time * (slabs * layers) / number
+
+        for stage, (first, last) in enumerate(plan.placement.slabs):
+            first, last = max(first, begin), min(last, end)
+            if first >= last:
+                continue
+            trains, passes = trained[last] - trained[first], passing[last] - passing[first]
+            compute[stage, F] += share(cost.forward, last - first)
+            compute[stage, B] += share(cost.backward, trains) + share(cost.split[0], passes)
+            compute[stage, I] += share(cost.split[0], trains + passes)
+            compute[stage, W] += share(cost.split[1], trains)
     return Costs(compute, alpha)
+
+
+def _counts(model: ModelSpec) -> tuple[list[int], list[int]]:
+    """Count, before each layer, those that are trained and those that are frozen behind a trained one."""
+    trained, passing = [0], [0]
+    for layer in model.layers:
+        passing.append(passing[-1] + (not layer.trainable and trained[-1] > 0))
+        trained.append(trained[-1] + layer.trainable)
+    return trained, passing
 
 
 def _check_given(parts: Sequence[str], costs: Mapping[str, PartCost], schedule: Schedule) -> None:

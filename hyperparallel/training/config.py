@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import yaml
 from hyperparallel.data import DigitsConfig
@@ -57,6 +57,7 @@ class Run(_Section):
     mode: Literal["stepwise"] = Field("stepwise", description="the runner")
     out: str = Field("runs/train", description="folder for runs; each start makes a new one inside")
     jit: bool = Field(True, description="false runs op by op, for debugging")
+    trace_step: int | None = Field(None, ge=0, description="step whose trace is written, beside the predicted one")
 
 
 class Cost(_Section):
@@ -78,6 +79,13 @@ class Config(_Section):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     cost: Cost = Field(default_factory=Cost)
     run: Run = Field(default_factory=Run)
+
+    @model_validator(mode="after")
+    def _traces_a_step_that_runs(self) -> Config:
+        step, steps = self.run.trace_step, self.training.steps
+        if step is not None and step >= steps:
+            raise ValueError(f"run.trace_step = {step} is not a step; training.steps = {steps} runs 0 to {steps - 1}")
+        return self
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:

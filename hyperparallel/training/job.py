@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from hyperparallel.errors import ConfigError, HyperParallelError
-from hyperparallel.training.launch import end_job, start_job, worker_logs
+from hyperparallel.training.launch import end_job, has_ranks, start_job, worker_logs
 from hyperparallel.training.progress import follow
 
 RUN_FOLDER = "HYPERPARALLEL_RUN_FOLDER"
 """Environment variable by which the starter tells the ranks the folder of this run."""
+
+
+_PATIENCE = 15.0  # seconds between the end of the last rank and that of the job
 
 
 class JobError(HyperParallelError):
@@ -57,15 +62,33 @@ def run_job(arguments: Sequence[str], workers: int, folder: Path, metrics: str, 
         JobError: a rank failed; says which, with the end of its log.
     """
     logs = folder / "logs"
-    os.environ[RUN_FOLDER] = str(folder)
     with _terminable():
-        job = start_job(arguments, workers, logs)
+        job = start_job(arguments, workers, logs, {RUN_FOLDER: str(folder)})
         try:
-            follow(folder / metrics, lambda: job.poll() is None, report)
+            follow(folder / metrics, _Running(job, logs), report)
         finally:
             end_job(job)
     if job.returncode != 0:
         raise JobError(_failure(logs))
+
+
+class _Running:
+    """Tell whether a job runs. When all ranks are gone it soon ends; not so if one failed before it had joined.
+
+    The scheduler then waits ten minutes for it, and `msrun` for the scheduler.
+    """
+
+    def __init__(self, job: subprocess.Popen, logs: Path):
+        self._job, self._logs = job, logs
+        self._look, self._alive = 0.0, time.monotonic()
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now >= self._look:
+            self._look = now + 1.0  # listing processes is not free
+            if not worker_logs(self._logs) or has_ranks(self._job):
+                self._alive = now
+        return self._job.poll() is None and now - self._alive < _PATIENCE
 
 
 @contextmanager

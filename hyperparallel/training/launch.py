@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +24,9 @@ def is_worker() -> bool:
     return os.environ.get("MS_ROLE", "") in ("MS_WORKER", "MS_SCHED")
 
 
-def start_job(arguments: Sequence[str], workers: int, log_dir: Path) -> subprocess.Popen:
+def start_job(
+    arguments: Sequence[str], workers: int, log_dir: Path, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen:
     """Start `python ARGUMENTS` once per rank under `msrun`.
 
     Every rank gets one compute thread: more than that makes ranks compete for the cores and any comparison of
@@ -34,6 +36,7 @@ def start_job(arguments: Sequence[str], workers: int, log_dir: Path) -> subproce
         arguments: what follows `python`, such as `["-m", "hyperparallel", "train", "x.yaml"]`.
         workers: number of ranks >= 1.
         log_dir: folder for `worker_N.log` and `scheduler.log`; it is emptied first.
+        variables: further environment variables for the ranks.
 
     Raises:
         ConfigError: `msrun` is not installed beside this Python.
@@ -59,7 +62,7 @@ def start_job(arguments: Sequence[str], workers: int, log_dir: Path) -> subproce
         "python",
         *arguments,
     ]
-    environment = dict(os.environ)
+    environment = {**os.environ, **(variables or {})}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
@@ -76,6 +79,16 @@ def end_job(job: subprocess.Popen) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         job.wait()
+
+
+def has_ranks(job: subprocess.Popen) -> bool:
+    """Tell whether any rank of a job is alive; `msrun` makes each the leader of a session."""
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(job.pid).children():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if process.status() != psutil.STATUS_ZOMBIE and os.getsid(process.pid) == process.pid:
+                    return True
+    return False
 
 
 def worker_logs(log_dir: Path) -> list[Path]:

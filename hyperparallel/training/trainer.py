@@ -17,6 +17,7 @@ from hyperparallel.data import StepFeed
 from hyperparallel.data.feed import StepData
 from hyperparallel.training.build import build_feed, build_layers, build_optimizer, build_plan
 from hyperparallel.training.config import Config, Training
+from hyperparallel.training.trace import write_step_traces
 
 MicroBatches = list[dict[str, np.ndarray]]
 
@@ -27,7 +28,7 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
     Args:
         config: the job.
         transport: this rank's place in it.
-        folder: where rank 0 writes `metrics.jsonl` (a line per step) and `summary.json`.
+        folder: where rank 0 writes `metrics.jsonl` (a line per step), `summary.json` and what `run.trace_step` asks.
         report: called on rank 0 with each line of metrics.
 
     Raises:
@@ -52,6 +53,7 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
     lines: list[dict[str, Any]] = []
     with MetricsFile(folder / "metrics.jsonl" if transport.rank == 0 else None) as metrics:
         for step, batch in enumerate(batches(runner, feeds[runner.replica], 0, config.training.steps)):
+            runner.records = [] if step == config.run.trace_step else None
             start = time.perf_counter()
             result = runner.step(batch, learning_rate(config.training, step))
             infos = [info for feed in feeds for info in feed.describe(step)]
@@ -69,6 +71,9 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
             metrics.write(line)
             if report and transport.rank == 0:
                 report(line)
+            if step == config.run.trace_step:
+                write_step_traces(config, layers, runner, folder)
+    runner.records = None
     summary = {"schedule": str(plan.schedule), **_summarise(lines), **evaluate(config, runner)}
     if transport.rank == 0:
         write_json(folder / "summary.json", summary)

@@ -1,14 +1,19 @@
-"""The text timeline: one row per rank, characters proportional to time. Plain ASCII, safe on any terminal."""
+"""The text timeline: one row per rank, characters proportional to time. Plain ASCII, safe on any terminal.
+
+Where a rank has several regions of one layout (chunks of an interleaved backbone, transposed regions at both ends),
+equal bars would not tell which; then every stage has a row, and a blank there means that the rank is busy elsewhere.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 from collections import defaultdict
 from collections.abc import Collection
 
 from hyperparallel.cost import Timeline
-from hyperparallel.views.bars import bar_row, coarse_row, column
+from hyperparallel.views.bars import bar_rows, coarse_rows, column
 from hyperparallel.views.legend import bar_legend, coarse_legend
 
 MIN_WIDTH = 60
@@ -27,7 +32,8 @@ def grid(timeline: Timeline, width: int | None = None, replicated: Collection[in
             ranks or more.
 
     Returns:
-        A row per rank, the time axis and the legend, each line at most `width` columns, without a last newline.
+        A row per rank (or per stage, see above), the time axis and the legend, each line at most `width` columns,
+        without a last newline.
 
     Example:
         >>> from hyperparallel.algebra import ModelSpec, derive
@@ -45,21 +51,45 @@ def grid(timeline: Timeline, width: int | None = None, replicated: Collection[in
     """
     width = max(MIN_WIDTH, width or shutil.get_terminal_size().columns)
     replicated = _replicated(timeline) if replicated is None else replicated
-    ranks = len(timeline.spans)
-    heads = [f"rank {rank}".ljust(len(f"rank {ranks - 1}")) + " |" for rank in range(ranks)]
+    lanes = _lanes(timeline, replicated)
+    heads = _heads(lanes)
     scale, columns = _scale(timeline, width - len(heads[0]) - 1)
-    bars = [bar_row(row, scale, columns, replicated) for row in timeline.spans]
+    bars = [bar_rows(row, scale, columns, replicated, own) for row, own in zip(timeline.spans, lanes, strict=True)]
     hidden = [span for _, missing in bars for span in missing]
     if sum(end - start for _, start, end in hidden) > _HIDDEN * sum(timeline.busy):
-        rows = [coarse_row(row, scale, columns, replicated) for row in timeline.spans]
-        legend = coarse_legend(timeline, replicated, number(float(f"{1 / scale:.3g}")), width)
+        drawn = [
+            coarse_rows(row, scale, columns, replicated, own) for row, own in zip(timeline.spans, lanes, strict=True)
+        ]
+        legend = coarse_legend(timeline, replicated, number(float(f"{1 / scale:.3g}")), width, len(lanes[0]) > 1)
     else:
-        rows = [row for row, _ in bars]
-        legend = bar_legend(timeline, replicated, len(hidden), width)
+        drawn = [rows for rows, _ in bars]
+        legend = bar_legend(timeline, replicated, len(hidden), width, len(lanes[0]) > 1)
     margin = " " * (len(heads[0]) - 1)
-    lines = [f"{head}{row}|" for head, row in zip(heads, rows, strict=True)]
+    lines = [f"{head}{row}|" for head, row in zip(heads, itertools.chain(*drawn), strict=True)]
     lines += [(margin + line).rstrip() for line in _axis(timeline.step_time, scale, columns)]
     return "\n".join(lines + legend)
+
+
+def _lanes(timeline: Timeline, replicated: Collection[int]) -> list[list[set[int]]]:
+    """Choose, per rank, the stages of every row: all in one, or one each where a layout has several regions."""
+    ranks = len(timeline.spans)
+    regions = sorted({action.stage // ranks for row in timeline.spans for action, _, _ in row}) or [0]
+    layouts = [region * ranks in replicated for region in regions]
+    stages = [[{region * ranks + rank} for region in regions] for rank in range(ranks)]
+    return stages if len(set(layouts)) < len(layouts) else [[set().union(*own)] for own in stages]
+
+
+def _heads(lanes: list[list[set[int]]]) -> list[str]:
+    """Return what stands before every row, all equally long."""
+    names = [f"rank {rank}".ljust(len(f"rank {len(lanes) - 1}")) for rank in range(len(lanes))]
+    if len(lanes[0]) == 1:
+        return [f"{name} |" for name in names]
+    digits = len(str(max(max(stages) for own in lanes for stages in own)))
+    return [
+        f"{' ' * len(names[0]) if lane else names[rank]}  stage {min(stages):<{digits}} |"
+        for rank, own in enumerate(lanes)
+        for lane, stages in enumerate(own)
+    ]
 
 
 def number(value: float) -> str:

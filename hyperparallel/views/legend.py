@@ -18,10 +18,12 @@ _NAMES = {
     ("I", True): "encoder input gradient",
     ("W", True): "encoder weight gradient",
 }
-"""(kind, replicated?) -> words, in the order of the legend. A replicated region is the encoder in practice."""
+"""(kind, replicated?) -> words, in the order of the legend. A replicated region at the input is the encoder."""
 
 
-def bar_legend(timeline: Timeline, replicated: Collection[int], hidden: int, width: int) -> list[str]:
+def bar_legend(
+    timeline: Timeline, replicated: Collection[int], hidden: int, width: int, lanes: bool = False
+) -> list[str]:
     """Explain bars.
 
     Args:
@@ -29,13 +31,14 @@ def bar_legend(timeline: Timeline, replicated: Collection[int], hidden: int, wid
         replicated: stages of Replicated regions.
         hidden: number of actions that are too short to be drawn.
         width: longest line.
+        lanes: whether every stage has a row of its own.
     """
-    examples = _examples(timeline, replicated)
-    items = [f"{bar(action, len(str(action)) + 4, pair[1])} {_NAMES[pair]}" for pair, action in examples.items()]
-    items.append(f"{IDLE} idle")
+    examples, names = _examples(timeline, replicated), _names(timeline, replicated)
+    items = [f"{bar(action, len(str(action)) + 4, pair[1])} {names[pair]}" for pair, action in examples.items()]
+    items += [f"{IDLE} idle"] + ["blank: busy with another stage"] * lanes
     if examples:
         (kind, alone), action = max(examples.items(), key=lambda item: item[1].stage)
-        items.append(f"{action} = stage {action.stage}, {_NAMES[kind, alone]}, micro-batch {action.mb}")
+        items.append(f"{action} = stage {action.stage}, {names[kind, alone]}, micro-batch {action.mb}")
         sign = letter(kind, alone)
         forms = [bar(action, len(str(action.mb)) + 2, alone), f"{sign}{action.mb}", sign]
         items.append("when short: " + ", ".join(forms))
@@ -44,18 +47,29 @@ def bar_legend(timeline: Timeline, replicated: Collection[int], hidden: int, wid
     return _wrap(items, width)
 
 
-def coarse_legend(timeline: Timeline, replicated: Collection[int], per_column: str, width: int) -> list[str]:
+def coarse_legend(
+    timeline: Timeline, replicated: Collection[int], per_column: str, width: int, lanes: bool = False
+) -> list[str]:
     """Explain columns that hold several actions each.
 
     Args:
-        timeline, replicated, width: see `bar_legend`.
+        timeline, replicated, width, lanes: see `bar_legend`.
         per_column: time of one column, printed.
     """
-    kinds = list(_examples(timeline, replicated))
+    kinds, names = list(_examples(timeline, replicated)), _names(timeline, replicated)
     items = [f"one column = {per_column}, by what fills it:"]
-    items += [f"{letter(kind, alone)} {_NAMES[kind, alone]}" for kind, alone in kinds]
+    items += [f"{letter(*pair)} {names[pair]}" for pair in kinds]
     items += [f"{MIXED} several of these"] * (len(kinds) > 1)
-    return _wrap([*items, f"{IDLE} idle for half of it or more"], width)
+    items.append(f"{IDLE} idle for half of it or more")
+    return _wrap([*items, *["blank: more of it goes to another stage"] * lanes], width)
+
+
+def _names(timeline: Timeline, replicated: Collection[int]) -> dict[tuple[str, bool], str]:
+    """Return the words; replicated regions that are not only at the input are not called encoders."""
+    if max(replicated, default=0) < len(timeline.spans):
+        return _NAMES
+    words = {pair: name.removeprefix("encoder ") for pair, name in _NAMES.items()} | {("F", True): "forward"}
+    return {pair: ("transposed " if pair[1] else "") + name for pair, name in words.items()}
 
 
 def _examples(timeline: Timeline, replicated: Collection[int]) -> dict[tuple[str, bool], Action]:

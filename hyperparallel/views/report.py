@@ -52,14 +52,20 @@ def _stages(plan: Plan) -> list[str]:
     """Say which stage numbers belong to which region."""
     lines = []
     for index, region in enumerate(plan.regions):
-        first = index * plan.ranks
-        last = first + plan.ranks - 1
-        trainable = any(plan.placement.gates[stage].receives_gradient for stage in range(first, last + 1))
-        lines.append(
-            f"{'' if index else 'stages':13}{first}{f'-{last}' if last > first else ''}: "
-            f"{'+'.join(region.expr.parts)}, {region.layout.value.lower()}{'' if trainable else ', forward only'}"
-        )
+        stages = plan.placement.region_stages(index)
+        trainable = any(plan.placement.gates[stage].receives_gradient for stage in stages)
+        words = ["+".join(region.expr.parts) + _chunk(plan, index), region.layout.value.lower()]
+        words += [f"from rank {plan.ranks - 1} back to rank 0"] * (region.reflected and plan.ranks > 1)
+        words += ["forward only"] * (not trainable)
+        first, last = min(stages), max(stages)
+        lines.append(f"{'' if index else 'stages':13}{first}{f'-{last}' * (last > first)}: {', '.join(words)}")
     return lines
+
+
+def _chunk(plan: Plan, index: int) -> str:
+    """Say which of several regions over the same parts this is."""
+    alike = [i for i, region in enumerate(plan.regions) if region.expr.parts == plan.regions[index].expr.parts]
+    return f" {alike.index(index) + 1} of {len(alike)}" if len(alike) > 1 else ""
 
 
 def _time(value: float, unit: str) -> str:

@@ -23,6 +23,16 @@ GOLDEN = [
         ("vision", "llm"),
         ["2F0 2F1 2F2", "1F0 1F1 1F2 3F0 3F1 3F2"],
     ),
+    (
+        "zb(vision) >> 1f1b(llm)",
+        ("vision",),
+        ["0F0 0F1 2F0 2F1 0F2 2B0 2F2 2B1 2B2", "1F0 1F1 3F0 3F1 3B0 1F2 3B1 3F2 3B2"],
+    ),
+    (
+        "1f1b(vision) >> transpose(llm)",
+        (),
+        ["0F0 0F1 2F0 0F2 2B0 2F2 2B2 0B0 0B1 0B2", "1F0 1F1 3F1 1F2 3B1 1B0 1B1 1B2"],
+    ),
 ]
 
 
@@ -52,10 +62,12 @@ def test_sizes_below_one_are_refused(ranks, micro_batches):
         derive("1f1b", ModelSpec.of({"llm": 4}), ranks, micro_batches)
 
 
-@pytest.mark.parametrize("line", ["1f1b*2", "1f1b(vision) >> 1f1b(llm)", "transpose", "1f1b(vision) >> transpose(llm)"])
-def test_what_this_version_cannot_order_is_refused_in_words(line):
-    with pytest.raises(ScheduleError, match="this version orders one Sharded region"):
-        derive(line, ModelSpec.of({"vision": 4, "llm": 4}), 2, 2)
+@pytest.mark.parametrize("line, frozen, count", [("zb(llm)", (), 2), ("zb(llm)", ("llm",), 1), ("1f1b(llm)", (), 2)])
+def test_compute_holds_every_action_once_and_programs_add_only_messages(line, frozen, count):
+    plan = plan_of(line, 2, 3, frozen)
+    whole = sum(action.kind in "FBI" for row in plan.compute for action in row)
+    assert whole == count * 2 * 3
+    assert compute_of(plan.programs) == plan.compute
 
 
 def test_a_text_that_does_not_parse_is_a_syntax_error():

@@ -1,10 +1,12 @@
+from itertools import pairwise
+
 import pytest
 from algebra_cases import quick, schedules
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperparallel.algebra import Schedule, normal_form, parse
-from hyperparallel.errors import ScheduleSyntaxError
+from hyperparallel.algebra import ModelSpec, Schedule, derive, normal_form, parse, validate
+from hyperparallel.errors import ScheduleError, ScheduleSyntaxError
 
 
 @quick
@@ -70,6 +72,9 @@ ERRORS = [
     ("1f1b(a, slabs=[1,x])", 17, ["a whole number", "'x'"]),
     ("1f1b(a, slabs=[-1])", 15, ["expected a list element", "'-'"]),
     ("1f1b(a, slabs=[1 2])", 17, ["expected ']' or ','", "'2'"]),
+    ("zb(a, fold=w)", 11, ["fold=w is not possible; expected none or v"]),
+    ("zb(a, slab=even)", 6, ["zb has no option 'slab'", "slabs, fold"]),
+    ("wave(a, fold=v)", 8, ["wave has no option 'fold'"]),
     ("1f1b*0", 5, ["count of at least 1"]),
     ("1f1b*", 5, ["expected a count"]),
     ("1f1b*two", 5, ["a whole number", "'two'"]),
@@ -126,6 +131,7 @@ NORMAL = [
     ("transpose(a) >> 1f1b(b) >> transpose(c)", "transpose(a) >> 1f1b(b) >> transpose(c)"),
     ("1f1b(a) >> 1f1b(b)", "1f1b(a) >> 1f1b(b)"),
     ("1f1b(a)*3", "1f1b(a)*3"),
+    ("zb(a, fold=v) >> transpose(b)*2 >> transpose(c)", "zb(a, fold=v) >> transpose(b+c)"),
 ]
 
 
@@ -142,3 +148,45 @@ def test_normal_form_is_idempotent_and_keeps_every_part_in_order(schedule):
     assert [part for region in normal.regions for part in region.parts] == [
         part for region in schedule.regions for part in region.parts
     ]
+
+
+def test_two_transposes_of_equal_options_join_and_those_of_other_options_stay():
+    for options in ("", ", owner=[0,1]", ", place=warmup"):
+        text = f"transpose(a{options}) >> transpose(b{options})"
+        assert str(normal_form(parse(text))) == f"transpose(a+b{options})"
+
+
+PARTS = ("a", "b", "c")
+
+
+@st.composite
+def cuts(draw):
+    """Draw regions over some parts, in any order, each with a skeleton and perhaps owners."""
+    names = draw(st.one_of(st.just(PARTS), st.lists(st.sampled_from(PARTS), min_size=1, max_size=4)))
+    regions, part = [], iter(names)
+    for name in part:
+        parts = [name] + ([more] if draw(st.booleans()) and (more := next(part, None)) and more != name else [])
+        skeleton = draw(st.sampled_from(["transpose", "transpose", "1f1b", "gpipe", "wave", "zb"]))
+        options = draw(st.sampled_from(["", ", owner=[0,1]"])) if skeleton == "transpose" else ""
+        regions.append((skeleton, parts, options))
+    return regions
+
+
+@quick
+@given(cuts())
+def test_a_schedule_is_accepted_iff_its_cut_tiles_the_model_and_no_two_transposes_stay_side_by_side(regions):
+    line = " >> ".join(f"{skeleton}({'+'.join(parts)}{options})" for skeleton, parts, options in regions)
+    tiles = [part for _, parts, _ in regions for part in parts] == list(PARTS)
+    # `owner=[0,1]` is round robin on two ranks, but only equal options join.
+    stuck = any(
+        left[0] == right[0] == "transpose" and left[2] != right[2]
+        for left, right in zip(regions, regions[1:], strict=False)
+    )
+    model = ModelSpec.of(dict.fromkeys(PARTS, 4))
+    if tiles and not stuck:
+        plan = validate(derive(line, model, 2, 2))
+        assert [layer for r in plan.regions for layer in range(*r.span)] == list(range(12))
+        assert not any(a.owner and b.owner for a, b in pairwise(plan.regions))
+    else:
+        with pytest.raises(ScheduleError):
+            derive(line, model, 2, 2)

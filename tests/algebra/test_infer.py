@@ -1,7 +1,8 @@
 import time
 
 import pytest
-from algebra_cases import compute_of, plans, quick, runs_correctly, table
+from algebra_cases import compute_of, placement_name, plans, quick, table
+from algebra_machine import runs_correctly
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,10 @@ ACCEPTED = {
     "a first slab that is frozen": ("0F0 0F1 | 1F0 1B0 1F1 1B1", 2, 2, (None,), [False, True]),
     "two Sharded regions": ("0F0 2F0 2B0 0B0 | 1F0 3F0 3B0 1B0", 2, 1, (None, None), [True] * 4),
     "an encoder on one rank only": ("0F0 0F1 2F0 2F1 | 3F0 3F1", 2, 2, ((0, 0), None), [False] * 4),
+    "a replicated region at the end": (
+        "0F0 0F1 2F0 2B0 0B0 0B1 | 1F0 1F1 3F1 3B1 1B0 1B1", 2, 2, (None, (0, 1)), [True] * 4,
+    ),
+    "a replicated region alone": ("0F0 0B0 | 1F1 1B1", 2, 2, ((0, 1),), [True, True]),
 }  # fmt: skip
 
 
@@ -51,6 +56,11 @@ REFUSED = {
     "a huge M": ("0F0 0F1", 1, HUGE, "rank 0, step 2", ">?<", "micro-batch 2 has no forward on any rank"),
     "a hole between stages": ("0F0 2F0", 1, 1, "rank 0, step 2", ">?<", "1F0 is missing"),
     "a circle": ("0F0 0B0 0F1 0B1 | 1F1 1F0 1B1 1B0", 2, 2, "rank 0, step 1", ">0B0<", "(rank 1, 1F1) waits for 0F1"),
+    "a blank row, P = 2": ("0F0 0B0 |", 2, 1, "rank 1, step 0", ">?<", "1F0 is missing"),
+    "a blank row, P = 3": ("0F0 0F1 | | 2F0 2F1", 3, 2, "rank 1, step 0", ">?<", "1F0 is missing"),
+    "a blank row, two regions": ("0F0 2F0 0F1 2F1 |", 2, 2, "rank 1, step 0", ">?<", "1F0 is missing"),
+    "B and I + W, by micro-batch and mixed up": ("0F0 0F1 0B0 0W0 0I1 0W1", 1, 2, "rank 0, step 3", ">0W0<", "both"),
+    "W is missing": ("0F0 0F1 0I0 0W0 0I1", 1, 2, "rank 0, step 5", ">?<", "0W1 is missing"),
     "a lone message": ("0F0 0SEND_F0 | 1F0", 2, 1, "rank 1, step 1", ">?<", "1RECV_F0 is missing"),
 }  # fmt: skip
 
@@ -85,9 +95,53 @@ def test_blank_lines_at_the_end_of_a_file_are_no_ranks():
     assert check_table(from_csv("0F0\n1F0\n\n\n"), 2, 1)[1] == table("0F0 0SEND_F0 | 1RECV_F0 1F0")
 
 
+V = "0F0 0SEND_F0 2RECV_F0 2F0 2B0 2SEND_B0 0RECV_B0 0B0 | 1RECV_F0 1F0 3F0 3SEND_F0 3RECV_B0 3B0 1B0 1SEND_B0"
+
+
+def test_a_fold_is_recognised_by_its_messages():
+    placement, programs = check_table(table(V), 2, 1)
+    assert placement.reflected == {1}
+    assert placement.paths == ((0, 1, 3, 2),)
+    assert check_table(table(V), 2, 1, "v") == (placement, programs)
+    assert check_table(compute_of(programs), 2, 1, placement="v")[1] == programs
+    with pytest.raises(PlanError, match="a message that nothing asks for|is missing"):
+        check_table(table(V), 2, 1, placement="loop")
+
+
+def test_auto_takes_the_loop_where_both_are_valid():
+    both = table("0F0 2F0 2B0 0B0 | 1F0 3F0 3B0 1B0")
+    assert not check_table(both, 2, 1)[0].reflected
+    assert check_table(both, 2, 1, "v")[0].reflected == {1}
+
+
+def test_auto_takes_the_fold_where_only_it_is_valid():
+    last_slab_trained = table("0F0 2F0 2B0 | 1F0 3F0")  # as a loop, stage 3 would come after it and lack a backward
+    placement, _ = check_table(last_slab_trained, 2, 1)
+    assert placement.reflected == {1}
+    assert [gates.receives_gradient for gates in placement.gates] == [False, False, True, False]
+
+
+def test_under_auto_the_error_is_that_of_the_loop():
+    upside_down, errors = table("0F0 2F0 | 3F0 1F0"), {}
+    for placement in ("auto", "loop", "v"):
+        with pytest.raises(PlanError) as error:
+            check_table(upside_down, 2, 1, placement)
+        errors[placement] = str(error.value)
+    assert errors["auto"] == errors["loop"] != errors["v"]
+    assert "the ranks wait for each other" in errors["loop"]
+    assert "3F0 runs before 1F0" in errors["v"]
+
+
+def test_an_unknown_placement_is_refused_in_words():
+    with pytest.raises(PlanError, match="placement='u' is not possible; expected auto, loop, v"):
+        check_table(table("0F0"), 1, 1, "u")
+
+
 @quick
 @given(plans(), st.data())
 def test_split_backwards_are_lowered_to_programs_that_run(plan, data):
+    if not (name := placement_name(plan)):
+        return
     rows = []
     for row in map(list, plan.compute):
         for action in [action for action in row if action.kind == "B" and data.draw(st.booleans())]:
@@ -95,11 +149,19 @@ def test_split_backwards_are_lowered_to_programs_that_run(plan, data):
             row[at] = action._replace(kind="I")
             row.insert(data.draw(st.integers(at + 1, len(row))), action._replace(kind="W"))
         rows.append(tuple(row))
-    _, programs = check_table(rows, plan.ranks, plan.micro_batches)
+    _, programs = check_table(rows, plan.ranks, plan.micro_batches, name)
     assert compute_of(programs) == tuple(rows)
-    whole = [[a._replace(kind="B") if a.kind == "I" else a for a in row if a.kind != "W"] for row in programs]
-    assert runs_correctly(whole, plan)
-    assert runs_correctly(whole, plan, rendezvous=True)
+    assert runs_correctly(programs, plan)
+    assert runs_correctly(programs, plan, rendezvous=True)
+
+
+@quick
+@given(plans())
+def test_auto_finds_loops_and_folds_from_their_messages(plan):
+    if (name := placement_name(plan)) and plan.ranks > 1:
+        placement, programs = check_table(plan.programs, plan.ranks, plan.micro_batches)
+        assert programs == plan.programs
+        assert placement == check_table(plan.programs, plan.ranks, plan.micro_batches, name)[0]
 
 
 numbers = st.one_of(st.integers(0, 4), st.sampled_from([17, HUGE]))
@@ -122,7 +184,7 @@ def tables(draw):
 def test_any_table_gives_a_placement_or_our_error_and_never_takes_long(case):
     start = time.process_time()
     try:
-        placement, _ = check_table(*case)
+        placement, _ = check_table(*case, "auto")
     except HyperParallelError:
         pass
     else:

@@ -1,5 +1,6 @@
 import pytest
 from algebra_cases import compute_of, plan_of, plans, quick, table
+from algebra_machine import path_of
 from hypothesis import given
 
 from hyperparallel.algebra.lower import lower
@@ -15,6 +16,21 @@ GOLDEN = [
         "1f1b(vision+llm)",
         "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1",
         "1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1",
+    ),
+    (
+        "wave(llm)",
+        "0F0 0SEND_F0 0F1 0SEND_F1 2RECV_F0 2F0 2B0 2RECV_F1 2SEND_B0 2F1 2B1 2SEND_B1 0RECV_B0 0B0 0RECV_B1 0B1",
+        "1RECV_F0 1F0 1RECV_F1 3F0 3SEND_F0 1F1 3F1 3SEND_F1 3RECV_B0 3B0 1B0 3RECV_B1 1SEND_B0 3B1 1B1 1SEND_B1",
+    ),
+    (
+        "1f1b(vision) >> transpose(llm)",
+        "0F0 0SEND_F0 0F1 2RECV_F0 0SEND_F1 2F0 2B0 2SEND_B0 0RECV_B0 0B0 0RECV_B1 0B1",
+        "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 3F1 1RECV_B0 3B1 1B0 1SEND_B0 1B1 1SEND_B1",
+    ),
+    (
+        "zb(llm)",
+        "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0I0 0W0 0RECV_B1 0I1 0W1",
+        "1RECV_F0 1F0 1RECV_F1 1I0 1SEND_B0 1F1 1I1 1SEND_B1 1W0 1W1",
     ),
 ]
 
@@ -40,8 +56,9 @@ def test_encodes_of_one_round_arrive_by_micro_batch_whatever_their_owners():
 def test_lowering_only_inserts_and_pairs_every_message(plan):
     assert compute_of(plan.programs) == plan.compute
     where = {action: rank for rank, program in enumerate(plan.programs) for action in program}
+    paths = [path_of(plan, mb) for mb in range(plan.micro_batches)]
     for (stage, kind, mb), rank in where.items():
-        path = plan.placement.path(mb)
+        path = paths[mb]
         step = {"SEND_F": 1, "RECV_F": -1, "SEND_B": -1, "RECV_B": 1}.get(kind)
         if step is not None:
             peer = path[path.index(stage) + step]
@@ -51,6 +68,7 @@ def test_lowering_only_inserts_and_pairs_every_message(plan):
 
 def test_no_message_where_both_ends_are_one_rank():
     assert all(action.is_compute for action in plan_of("transpose(vision) >> 1f1b(llm)", 1, 4).programs[0])
+    assert all(action.is_compute for action in plan_of("wave(vision) >> transpose(llm)", 1, 4).programs[0])
     owned = plan_of("transpose(vision, owner=[0,0]) >> 1f1b(llm)", 2, 2).programs
     assert not any(action.kind == "RECV_F" and action.stage == 2 for action in owned[0])
 

@@ -1,8 +1,9 @@
 import pytest
 from algebra_cases import plan_of, plans, quick
+from algebra_machine import path_of
 from hypothesis import given
 
-from hyperparallel.algebra import ModelSpec, derive
+from hyperparallel.algebra import LayerSpec, ModelSpec, derive
 
 
 def test_a_micro_batch_passes_its_owner_and_then_every_slab():
@@ -32,12 +33,44 @@ def test_a_replicated_layer_is_held_by_every_rank_and_a_sharded_one_by_one():
     assert [placement.holders(layer) for layer in range(7)] == [(0, 1, 2)] * 2 + [(0,), (0,), (1,), (1,), (2,)]
 
 
+def test_a_reflected_region_runs_from_the_last_rank_to_rank_0():
+    placement = derive("wave(llm)", ModelSpec.of({"llm": 7}), 3, 2).placement
+    assert placement.reflected == {1}
+    assert placement.paths == ((0, 1, 2, 5, 4, 3),) * 2
+    assert placement.slabs == ((0, 2), (2, 3), (3, 4), (6, 7), (5, 6), (4, 5))
+    assert [placement.holders(layer) for layer in range(7)] == [(0,), (0,), (1,), (2,), (2,), (1,), (0,)]
+    assert placement.neighbours[5, 0] == (2, 4)
+    assert list(placement.region_stages(1)) == [5, 4, 3]
+
+
+def test_gates_of_a_reflected_region_follow_its_layers():
+    layers = (LayerSpec("llm", False),) * 4 + (LayerSpec("llm"),) * 2
+    placement = derive("wave(llm)", ModelSpec(layers), 3, 1).placement
+    assert [gates.receives_gradient for gates in placement.gates] == [False, False, False, True, True, False]
+    assert [gates.sends_gradient for gates in placement.gates] == [False, False, False, True, False, False]
+
+
+def test_a_replicated_region_at_the_end_or_in_the_middle_is_passed_at_its_owner():
+    assert plan_of("1f1b(vision) >> transpose(llm)", 3, 2).placement.paths == ((0, 1, 2, 3), (0, 1, 2, 4))
+    middle = plan_of("wave(vision) >> transpose(audio, owner=[1,0]) >> 1f1b(llm)", 2, 2).placement
+    assert middle.paths == ((0, 1, 3, 2, 5, 6, 7), (0, 1, 3, 2, 4, 6, 7))
+
+
+@quick
+@given(plans())
+def test_paths_follow_the_layers(plan):
+    assert [list(path) for path in plan.placement.paths] == [path_of(plan, mb) for mb in range(plan.micro_batches)]
+    for mb in range(plan.micro_batches):
+        covered = [layer for stage in plan.placement.path(mb) for layer in range(*plan.placement.slabs[stage])]
+        assert covered == list(range(len(plan.model.layers)))
+
+
 @quick
 @given(plans())
 def test_neighbours_are_the_steps_of_the_paths(plan):
     placement = plan.placement
     assert set(placement.neighbours) == {(stage, mb) for mb, path in enumerate(placement.paths) for stage in path}
     for (stage, mb), (left, right) in placement.neighbours.items():
-        path = (None, *placement.path(mb), None)
+        path = (None, *path_of(plan, mb), None)
         at = path.index(stage)
         assert (left, right) == (path[at - 1], path[at + 1])

@@ -13,6 +13,9 @@ def test_the_two_ends_of_a_message_name_each_other():
         assert counterpart(one, placement) == other
         assert counterpart(other, placement) == one
     assert counterpart(Action(2, "SEND_B", 1), placement) == Action(1, "RECV_B", 1)
+    fold = plan_of("wave(llm)", 2, 2).placement
+    assert counterpart(Action(3, "SEND_F", 0), fold) == Action(2, "RECV_F", 0)
+    assert counterpart(Action(3, "RECV_B", 0), fold) == Action(2, "SEND_B", 0)
 
 
 NAIVE = "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 | 1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1"

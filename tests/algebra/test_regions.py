@@ -1,7 +1,7 @@
+import re
+
 import pytest
-from algebra_cases import LINES, quick
-from hypothesis import given
-from hypothesis import strategies as st
+from algebra_cases import LINES, SHARDED, plan_of
 
 from hyperparallel.algebra import LayerSpec, ModelSpec, derive
 from hyperparallel.errors import ScheduleError
@@ -25,6 +25,12 @@ def counts(line, ranks, model=MODEL):
         ("transpose >> transpose >> 1f1b", 2, [[5, 5], [5, 5]]),
         ("transpose(vision) >> 1f1b(audio+llm)", 2, [[3, 3], [7, 5]]),
         ("gpipe", 1, [[15]]),
+        ("transpose(vision+audio) >> 1f1b(llm)*2", 2, [[5, 5], [3, 3], [2, 2]]),
+        ("1f1b(vision+audio+llm)*2", 2, [[8, 3], [2, 2]]),
+        ("1f1b(vision) >> transpose(audio) >> gpipe(llm)", 3, [[1, 1, 1], [2, 2, 2], [4, 3, 3]]),
+        ("wave(vision+audio+llm)", 2, [[8, 3], [2, 2]]),
+        ("wave(vision+audio+llm, slabs=[1,2,3,9])", 2, [[1, 2], [9, 3]]),
+        ("zb(vision+audio+llm, fold=v)*2", 1, [[8], [3], [2], [2]]),
     ],
 )
 def test_layers_per_slab(line, ranks, expected):
@@ -37,20 +43,23 @@ def test_balanced_slabs_follow_the_costs():
     assert counts("1f1b(vision+llm)", 2, ModelSpec(tuple(layers))) == [[4, 3]]
 
 
-@quick
-@given(st.sampled_from(LINES), st.integers(1, 5), st.integers(1, 6), st.integers(5, 12), st.booleans())
-def test_the_cut_tiles_the_model_exactly(line, ranks, vision, llm, balanced):
-    if balanced and ">>" not in line:
-        line = line.replace("llm)", "llm, slabs=balanced)")
-    plan = derive(line, ModelSpec.of({"vision": vision, "llm": llm}), ranks, 2)
-    covered = [
-        layer
-        for region in plan.regions
-        for first, last in (region.slabs if region.owner is None else region.slabs[:1])
-        for layer in range(first, last)
-    ]
-    assert covered == list(range(vision + llm))
-    assert all(last > first for region in plan.regions for first, last in region.slabs)
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("slabs", ["even", "balanced"])
+def test_the_cut_tiles_the_model_exactly(line, slabs):
+    if slabs == "balanced":
+        line = re.sub(rf"({'|'.join(SHARDED)})\(([^)]*)\)", r"\1(\2, slabs=balanced)", line)
+    for ranks in (1, 2, 3):
+        for layers in (18, 23):
+            plan = plan_of(line, ranks, 2, layers=layers)
+            covered = [
+                layer
+                for region in plan.regions
+                for first, last in (sorted(region.slabs) if region.owner is None else region.slabs[:1])
+                for layer in range(first, last)
+            ]
+            assert covered == list(range(len(plan.model.layers)))
+            assert all(last > first for region in plan.regions for first, last in region.slabs)
+            assert all(set(region.slabs) == {region.span} for region in plan.regions if region.owner is not None)
 
 
 ERRORS = [
@@ -65,6 +74,14 @@ ERRORS = [
     ("transpose >> 1f1b", 0, ["2 regions without part names for 3 parts (vision, audio, llm)"]),
     ("transpose(vision+audio) >> 1f1b(llm)*3", 27, ["10 layers for 12 slabs", "4 ranks x 3"]),
     ("transpose(vision+audio) >> 1f1b(llm)*999999999", 27, ["10 layers for 3999999996 slabs"]),
+    ("transpose(vision+audio) >> wave(llm)*2", 27, ["10 layers for 16 slabs", "4 ranks x 4"]),
+    ("transpose(vision+audio) >> wave(llm)*999999999", 27, ["10 layers for 7999999992 slabs"]),
+    ("transpose(vision+audio) >> zb(llm, fold=v, slabs=[5,5])", 27, ["2 slabs and 10 layers; expected 8 slabs"]),
+    (
+        "transpose(vision, owner=[0,0,0,0]) >> transpose(audio) >> 1f1b(llm)",
+        38,
+        ["transpose(vision, owner=[0,0,0,0]) and transpose(audio) are both Replicated", "the same options"],
+    ),
     ("transpose(vision+audio) >> 1f1b(llm, slabs=[5,5])", 27, ["2 slabs and 10 layers; expected 4 slabs"]),
     ("transpose(vision+audio) >> 1f1b(llm, slabs=[5,5,0,0])", 27, ["expected 4 slabs of at least one"]),
     ("transpose(vision+audio) >> 1f1b(llm, slabs=[2,2,2,3])", 27, ["9 layers", "add up to 10 layers"]),

@@ -24,3 +24,5 @@ def test_a_plan_has_one_seam_between_two_regions():
     model = ModelSpec.of({"vision": 2, "llm": 2})
     assert derive("transpose(vision) >> 1f1b(llm)", model, 2, 2).seams == (("Gather", "Scatter"),)
     assert derive("1f1b(vision+llm)", model, 2, 2).seams == ()
+    assert derive("1f1b(vision+llm)*2", model, 1, 2).seams == (("Send", "RecvGrad"),)
+    assert derive("gpipe(vision) >> transpose(llm)", model, 2, 2).seams == (("Scatter", "Gather"),)

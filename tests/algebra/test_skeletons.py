@@ -1,5 +1,6 @@
 import pytest
-from algebra_cases import LINES, SHARDED, plan_of, plans, quick, runs_correctly
+from algebra_cases import FOLDING, LINES, SHARDED, SIZES, frozen_sets, placement_name, plan_of, plans, quick
+from algebra_machine import runs_correctly, slab_of, trains
 from hypothesis import given
 
 from hyperparallel.algebra import (
@@ -14,71 +15,88 @@ from hyperparallel.algebra import (
     validate,
 )
 
-SIZES = [(ranks, micro_batches) for ranks in range(1, 6) for micro_batches in (1, 2, 3, 5, 8, 16)]
-
 
 def assert_sound(plan):
-    """Valid by our checks and by the independent one, read back from text, found again from its table."""
+    """Valid by our checks and by the independent one, and read back from text."""
     validate(plan)
     assert runs_correctly(plan.programs, plan)
     assert runs_correctly(plan.programs, plan, rendezvous=True)
     assert from_csv(to_csv(plan.programs)) == plan.programs
     assert from_text(to_text(plan.programs)) == plan.programs
-    for programs in (plan.compute, plan.programs):
-        placement, lowered = check_table(programs, plan.ranks, plan.micro_batches)
+
+
+def assert_found_again(plan):
+    """The table alone, with and without messages, gives the same programs, owners and gates."""
+    name = placement_name(plan)
+    for programs in (plan.compute, plan.programs) if name else ():
+        placement, lowered = check_table(programs, plan.ranks, plan.micro_batches, name)
         assert lowered == plan.programs
         if plan.ranks > 1:
-            assert placement.owners == plan.placement.owners
+            assert (placement.owners, placement.reflected) == (plan.placement.owners, plan.placement.reflected)
         assert [g.receives_gradient for g in placement.gates] == [g.receives_gradient for g in plan.placement.gates]
 
 
-@pytest.mark.parametrize("frozen", [(), ("vision",), ("llm",), ("vision", "llm")], ids=["", "enc", "llm", "all"])
+def assert_splits_as_asked(plan):
+    """I and W where the skeleton splits and the slab has weights to train, B elsewhere."""
+    for stage, kind, _ in (action for row in plan.compute for action in row if action.kind != "F"):
+        splits = getattr(registry()[plan.regions[stage // plan.ranks].expr.skeleton], "splits", False)
+        assert (kind in "IW") == (splits and trains(plan, *slab_of(plan, stage)))
+
+
 @pytest.mark.parametrize("line", LINES)
-def test_every_skeleton_of_the_registry_is_sound_at_every_size(line, frozen):
-    for ranks, micro_batches in SIZES:
-        assert_sound(plan_of(line, ranks, micro_batches, frozen))
+def test_every_line_is_sound_at_every_size(line):
+    """All parts trained at every size; the frozen ones in turn, with another one at every size."""
+    for turn, (ranks, micro_batches) in enumerate(SIZES):
+        for frozen in {(), frozen_sets(line)[1 + turn % 3]}:
+            plan = plan_of(line, ranks, micro_batches, frozen)
+            assert_sound(plan)
+            assert_found_again(plan)
+            assert_splits_as_asked(plan)
 
 
 @quick
 @given(plans())
-def test_any_owners_are_sound(plan):
+def test_any_owners_and_frozen_parts_are_sound(plan):
     assert_sound(plan)
+    assert_found_again(plan)
+    assert_splits_as_asked(plan)
 
 
 @pytest.mark.parametrize("name", SHARDED)
-@pytest.mark.parametrize("slabs", ["even", "balanced", "[1,5,2]"])
+@pytest.mark.parametrize("slabs", ["even", "balanced", "by hand"])
 def test_any_slabs_are_sound(name, slabs):
+    pieces = 3 * len(registry()[name].folds(lambda key: registry()[name].options[key].default))
+    by_hand = ",".join(map(str, [1, 9 - pieces, *[1] * (pieces - 2)]))
     for frozen in ((), ("vision",)):
         model = ModelSpec.of({"vision": 2, "llm": 6}, frozen)
-        assert_sound(derive(f"{name}(vision+llm, slabs={slabs})", model, 3, 4))
+        plan = derive(f"{name}(vision+llm, slabs={f'[{by_hand}]' if slabs == 'by hand' else slabs})", model, 3, 4)
+        assert_sound(plan)
 
 
-@pytest.mark.parametrize("name", SHARDED)
-@pytest.mark.parametrize("backward", [True, False])
-def test_steps_are_every_forward_once_and_every_backward_once(name, backward):
-    for ranks, micro_batches in SIZES:
-        for rank in range(ranks):
-            steps = registry()[name].steps(rank, ranks, micro_batches, backward)
-            kinds = "FB" if backward else "F"
-            assert sorted(steps) == sorted((kind, mb) for kind in kinds for mb in range(micro_batches))
+ORDERS = {  # line, P, M, the order of every rank
+    "1f1b": ("1f1b(llm)", 3, 4, "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3", "1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3",
+        "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3"),
+    "1f1b in two chunks": ("1f1b(llm)*2", 2, 2, "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"),
+    "what does not exist is left out": ("1f1b(llm)*2", 2, 1, "0F0 2F0 2B0 0B0", "1F0 3F0 3B0 1B0"),
+    "gpipe runs backwards in the order of forwards": ("gpipe(llm)", 2, 2, "0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"),
+    "gpipe chunk by chunk": ("gpipe(llm)*2", 1, 2, "0F0 0F1 1F0 1F1 1B0 1B1 0B0 0B1"),
+    "wave starts and ends on rank 0": ("wave(llm)", 2, 1, "0F0 2F0 2B0 0B0", "1F0 3F0 3B0 1B0"),
+    "zb": ("zb(llm)", 2, 3, "0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2", "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2"),
+    "place=warmup": ("transpose(vision) >> 1f1b(llm)", 2, 2, "0F0 2F0 2F1 2B0 2B1 0B0", "1F1 3F0 3B0 3F1 3B1 1B1"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "rank, expected",
-    [
-        (0, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"),
-        (1, "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4"),
-        (2, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"),
-    ],
-)
-def test_1f1b_keeps_at_most_p_minus_r_micro_batches_in_flight(rank, expected):
-    steps = registry()["1f1b"].steps(rank, 3, 5, True)
-    assert " ".join(f"{kind}{mb}" for kind, mb in steps) == expected
+@pytest.mark.parametrize("case", ORDERS)
+def test_the_order_of_every_rank_of_a_small_case(case):
+    line, ranks, micro_batches, *rows = ORDERS[case]
+    assert [" ".join(map(str, row)) for row in plan_of(line, ranks, micro_batches).compute] == rows
 
 
-def test_gpipe_runs_backwards_in_the_order_of_forwards():
-    steps = registry()["gpipe"].steps(0, 3, 3, True)
-    assert " ".join(f"{kind}{mb}" for kind, mb in steps) == "F0 F1 F2 B0 B1 B2"
+@pytest.mark.parametrize("name", FOLDING)
+def test_a_fold_is_two_regions_of_which_the_second_is_reflected(name):
+    plan = plan_of(f"{name}(llm, fold=v)*2", 2, 2)
+    assert [region.reflected for region in plan.regions] == [False, True, False, True]
+    assert [region.reflected for region in plan_of(f"{name}(llm)*2", 2, 2).regions] == [False, False]
 
 
 def test_warmup_puts_encodes_first_and_their_backwards_last():

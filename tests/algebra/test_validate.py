@@ -1,7 +1,8 @@
 from collections import Counter
 
 import pytest
-from algebra_cases import edited, plan_of, plans, quick, runs_correctly, table
+from algebra_cases import edited, plan_of, plans, quick, table
+from algebra_machine import runs_correctly
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -10,10 +11,17 @@ from hyperparallel.algebra.validate import hops, validate_programs
 from hyperparallel.errors import PlanError
 
 LLM, MIXED = "1f1b(llm)", "transpose(vision) >> 1f1b(llm)"
+SPLIT, FOLD, OWNED = "zb(llm)", "wave(llm)", "1f1b(vision) >> transpose(llm)"
 GOOD = {
     LLM: "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 | 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1",
     MIXED: "0F0 2RECV_F1 2F0 2SEND_F0 2F1 2SEND_F1 2RECV_B0 2B0 2RECV_B1 2B1 2SEND_B1 0B0 | "
     "1F1 1SEND_F1 3RECV_F0 3F0 3RECV_F1 3B0 3SEND_B0 3F1 3B1 3SEND_B1 1RECV_B1 1B1",
+    SPLIT: "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0I0 0W0 0RECV_B1 0I1 0W1 | "
+    "1RECV_F0 1F0 1RECV_F1 1I0 1SEND_B0 1F1 1I1 1SEND_B1 1W0 1W1",
+    FOLD: "0F0 0SEND_F0 0F1 0SEND_F1 2RECV_F0 2F0 2B0 2RECV_F1 2SEND_B0 2F1 2B1 2SEND_B1 0RECV_B0 0B0 0RECV_B1 0B1 | "
+    "1RECV_F0 1F0 1RECV_F1 3F0 3SEND_F0 1F1 3F1 3SEND_F1 3RECV_B0 3B0 1B0 3RECV_B1 1SEND_B0 3B1 1B1 1SEND_B1",
+    OWNED: "0F0 0SEND_F0 0F1 2RECV_F0 0SEND_F1 2F0 2B0 2SEND_B0 0RECV_B0 0B0 0RECV_B1 0B1 | "
+    "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 3F1 1RECV_B0 3B1 1B0 1SEND_B0 1B1 1SEND_B1",
 }
 
 
@@ -68,6 +76,19 @@ EDITS = {
         LLM, "0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1", "0RECV_B0 0B0 0F1 0SEND_F1 0RECV_B1", 0, 2, "0RECV_B0",
         "deadlock with buffered sends: (rank 0, 0RECV_B0) waits for 1SEND_B0, (rank 1, 1RECV_F1) waits for 0SEND_F1",
     ),
+    "W before its I": (SPLIT, "0I1 0W1", "0W1 0I1", 0, 8, "0W1", "0W1 runs before 0I1"),
+    "W is missing": (SPLIT, " 1W0", "", 1, 9, "?", "1W0 is missing"),
+    "W twice": (SPLIT, "1W0 1W1", "1W0 1W0 1W1", 1, 9, "1W0", "1W0 appears twice"),
+    "B and W for one micro-batch": (SPLIT, "1I0", "1B0", 1, 8, "1W0", "both a whole backward B and a split one"),
+    "B instead of W": (SPLIT, "1W1", "1B1", 1, 9, "1B1", "both a whole backward B and a split one"),
+    "a gradient sent before I": (SPLIT, "1I0 1SEND_B0", "1SEND_B0 1I0", 1, 3, "1SEND_B0", "before 1B0 or 1I0"),
+    "I before its gradient": (SPLIT, "0RECV_B0 0I0", "0I0 0RECV_B0", 0, 4, "0I0", "0I0 runs before 0RECV_B0"),
+    "a fold's way back before its way out": (FOLD, "1F0 1RECV_F1 3F0", "3F0 1RECV_F1 1F0", 1, 1, "3F0", "before 1F0"),
+    "a fold's backward out before that back": (FOLD, "3B0 1B0", "1B0 3B0", 1, 9, "1B0", "1B0 runs before 3B0 or 3I0"),
+    "a message inside a fold's last rank": (FOLD, "1F1 3F1", "1F1 1SEND_F1 3F1", 1, 6, "1SEND_F1", "nothing asks for"),
+    "a fold's RECV that is missing": (FOLD, " 2RECV_F1", "", 0, 15, "?", "its other end is 3SEND_F1 on rank 1"),
+    "a copy that does not own, at the end": (OWNED, "3F1", "3F0", 1, 5, "3F0", "is owned by rank 0"),
+    "an owner before the slab that feeds it": (OWNED, "1F1 3F1", "3F1 1F1", 1, 4, "3F1", "3F1 runs before 1F1"),
 }  # fmt: skip
 
 
@@ -97,6 +118,31 @@ def test_two_ranks_that_both_send_first_are_refused_with_their_circle():
     assert "(rank 0, 0SEND_F1) waits for 1RECV_F1" in message
     assert "(rank 1, 1SEND_B0) waits for 0RECV_B0" in message
     assert ">0SEND_F1<" in message
+    assert runs_correctly(programs, plan)
+    assert not runs_correctly(programs, plan, rendezvous=True)
+
+
+@pytest.mark.parametrize(
+    "line, old, new, circle",
+    [
+        (
+            FOLD,
+            "1RECV_F1 3F0 3SEND_F0",
+            "3F0 3SEND_F0 1RECV_F1",
+            "(rank 0, 0SEND_F1) waits for 1RECV_F1, (rank 1, 3SEND_F0) waits for 2RECV_F0",
+        ),
+        (
+            OWNED,
+            "0F1 2RECV_F0 0SEND_F1",
+            "0F1 0SEND_F1 2RECV_F0",
+            "(rank 0, 0SEND_F1) waits for 1RECV_F1, (rank 1, 1SEND_F0) waits for 2RECV_F0",
+        ),
+    ],
+    ids=["fold", "transposed at the end"],
+)
+def test_a_deadlock_of_sends_that_wait_is_a_cycle_of_ranks_and_actions(line, old, new, circle):
+    plan, programs = plan_of(line), table(GOOD[line].replace(old, new))
+    assert f"deadlock with rendezvous sends: {circle}" in refusal(programs, plan)
     assert runs_correctly(programs, plan)
     assert not runs_correctly(programs, plan, rendezvous=True)
 

@@ -6,7 +6,7 @@ head holding the embedding's own Parameter, gradients by `value_and_grad`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ class Case:
     jit: bool = True
     pad: int = 32  # one length of text; 8 gives several
     evaluates: bool = False  # evaluate before every step too
+    parts: str = "vision+llm"  # "+gen" calls the last two layers so, "+audio" all vision layers but the first
 
     @property
     def workers(self) -> int:
@@ -75,12 +76,24 @@ CASES = [
     Case(TRANSPOSE, 2, pad=8, evaluates=True),
     Case(INLINE, 4, pad=8),
     Case(TRANSPOSE, 2, jit=False),
+    # Interleaving, fold, split backward.
+    Case("1f1b(vision+llm)*2", 2),
+    Case("transpose(vision) >> 1f1b(llm)*2", 2, vision=False),
+    Case("1f1b(vision) >> 1f1b(llm)", 2),
+    Case("wave(vision+llm)", 2),
+    Case("zb(vision+llm)", 4),
+    Case("transpose(vision) >> zb(llm, fold=v)", 2),
+    Case("1f1b(vision) >> gpipe(llm)", 2),
+    # Replicated regions elsewhere, and two encoders.
+    Case("transpose(vision) >> 1f1b(llm) >> transpose(gen)", 2, parts="vision+llm+gen"),
+    Case("1f1b(vision) >> transpose(llm) >> zb(gen)", 2, parts="vision+llm+gen"),
+    Case("transpose(vision+audio) >> 1f1b(llm)", 2, parts="vision+audio+llm"),
 ]
 
 
 def layers_of(case: Case) -> tuple[Layer, ...]:
     """Build the model of a case: 3 vision layers, and 4 backbone layers, one for each of up to 4 ranks."""
-    return mllm(
+    layers = mllm(
         MllmConfig(
             vision=VisionConfig(width=16, depth=1, heads=2, ffn=32, trainable=case.vision),
             llm=DecoderConfig(
@@ -97,6 +110,12 @@ def layers_of(case: Case) -> tuple[Layer, ...]:
             image_token=3,
         )
     )
+    renamed = {}
+    if "gen" in case.parts:
+        renamed |= dict.fromkeys([layer.name for layer in layers[-2:]], "gen")
+    if "audio" in case.parts:
+        renamed |= dict.fromkeys([layer.name for layer in layers if layer.part == "vision"][1:], "audio")
+    return tuple(replace(layer, part=renamed.get(layer.name, layer.part)) for layer in layers)
 
 
 @cache

@@ -122,6 +122,61 @@ def test_mistakes(capsys, argv, message):
     assert out == "" and err.startswith("hyperparallel: ") and message in err
 
 
+def test_figure_and_trace(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    files = ["--figure", str(tmp_path / "x.svg"), "--trace", str(tmp_path / "x.json")]
+    assert main(words(TRANSPOSED, 2, 2, FROZEN)) == 0
+    plain = capsys.readouterr().out
+    assert main(words(TRANSPOSED, 2, 2, FROZEN, *files)) == 0
+    assert capsys.readouterr().out == plain
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.svg"]
+    assert b"<svg" in (tmp_path / "x.svg").read_bytes()
+    names = [event["name"] for event in json.loads((tmp_path / "x.json").read_text())["traceEvents"]]
+    assert {"0F0", "3B1", "2SEND_F0", "3RECV_F0", "live activations"} <= set(names)
+
+
+def test_compare(capsys, tmp_path):
+    figure = ["--figure", str(tmp_path / "x.svg")]
+    assert main(words(INLINE, 4, 8, FROZEN, "--compare", TRANSPOSED, "--compare", TEXT, *figure)) == 0
+    assert capsys.readouterr().out.endswith(
+        """
+step time    change   bubble %   schedule
+      204         -       41.2   1f1b(vision+llm)
+      156   -23.5 %       23.1   transpose(vision) >> 1f1b(llm)
+      132   -35.3 %       27.3   1f1b(llm)
+"""
+    )
+    assert (tmp_path / "x.svg").stat().st_size > 50_000
+
+
+def test_compare_as_json(capsys):
+    plan = as_json(capsys, INLINE, 4, 8, FROZEN, "--compare", TRANSPOSED)
+    assert list(plan) == [*KEYS, "compare"] and plan["step_time"] == 204
+    assert plan["compare"] == [{"schedule": TRANSPOSED, "step_time": 156, "lower_bound": 144}]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--figure", "{}/x.pdf"], "x.pdf' ends in '.pdf'; a figure ends in .svg or .png"),
+        (["--figure", "{}/x"], "ends in 'no suffix'; a figure ends in .svg or .png"),
+        (["--figure", "{}/no/x.svg"], "/no/x.svg' cannot be written (No such file or directory); give another path"),
+        (["--trace", "{}/no/x.json"], "/no/x.json' cannot be written (No such file or directory); give another path"),
+        (["--trace", "{}"], "cannot be written (it is a folder); give another path"),
+        (["--figure", "{}/ok.svg", "--trace", "{}/no/x.json"], "/no/x.json' cannot be written"),
+        (["--figure", "{}/x.svg", "--trace", "{}/x.svg"], "--figure and --trace name the same file"),
+        (["--compare", "transpse(vision) >> 1f1b(llm)"], "did you mean 'transpose'?"),
+        (["--compare", "1f1b(gen)"], "part 'gen' of 1f1b(gen) has no cost"),
+        (["--compare", "1f1b(llm)*5000", "--figure", "{}/x.svg"], "(of *5000) makes"),
+    ],
+)
+def test_mistakes_leave_no_file(capsys, tmp_path, more, message):
+    assert main(words(INLINE, 4, 4, FROZEN, *[word.format(tmp_path) for word in more])) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and message in err and err.startswith("hyperparallel: ")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def fake_config(monkeypatch):
     """Stand in for the training package: record what is asked, answer with a small plan."""
@@ -157,3 +212,14 @@ def test_config_with_overrides_in_any_order(capsys, fake_config, argv):
 def test_message_overrides_a_configs_message_time(capsys, fake_config):
     assert main(["plan", "run.yaml", "--message", "2.5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time"] > 48
+
+
+def test_compare_figure_and_trace_of_a_config(capsys, fake_config, tmp_path):
+    files = ["--figure", str(tmp_path / "x.png"), "--trace", str(tmp_path / "x.json")]
+    assert main(["plan", "run.yaml", "a.b=1", "--compare", "<transpose, 1f1b(slabs=[1, 2])>", *files]) == 0
+    assert fake_config == [
+        ("run.yaml", ["a.b=1"]),
+        ("run.yaml", ["a.b=1", 'schedule="<transpose, 1f1b(slabs=[1, 2])>"']),
+    ]
+    assert "schedule   (times in ms)\n       48" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.png"]

@@ -19,9 +19,11 @@ class OneFOneB(Sharded):
     def orders(self, wave: Wave) -> list[list[Action]]:
         """See `Sharded.orders`."""
         ranks, chunks = wave.ranks, len(wave.chunks)
-        groups = -(-wave.placement.micro_batches // ranks)
-        # Groups of P micro-batches go through chunk 0, then chunk 1, ...; their backwards in reverse.
-        forward = [(c, "F", g * ranks + i) for g in range(groups) for c in range(chunks) for i in range(ranks)]
+        # Groups of P micro-batches go through chunk 0, then chunk 1, ...; their backwards in reverse. With one chunk
+        # the groups do not matter, and rounding M up to P would make the order long where M is small.
+        size = 1 if chunks == 1 else ranks
+        groups = -(-wave.placement.micro_batches // size)
+        forward = [(c, "F", g * size + i) for g in range(groups) for c in range(chunks) for i in range(size)]
         backward = [(chunks - 1 - c, "B", mb) for c, _, mb in forward]
         orders = []
         for rank in range(ranks):

@@ -1,0 +1,92 @@
+"""A real step's trace: a job by hand under `msrun`, and what travels between its ranks."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training_config import write_config
+
+from hyperparallel import Transport
+from hyperparallel.errors import ConfigError
+from hyperparallel.training.config import load_config
+from hyperparallel.training.launch import end_job
+from hyperparallel.training.plan_config import plan_from_config
+from hyperparallel.training.trace import BOTH, MEASURED, PREDICTED, sum_integers
+from hyperparallel.training.trainer import train
+
+
+class Summing(Transport):
+    """A transport whose sums are those of float32, as on the wire."""
+
+    def sum(self, values, ranks):
+        assert values.dtype == np.float32
+        return values + np.zeros_like(values)
+
+
+def test_integers_arrive_to_the_last_bit():
+    values = np.array([[0, 1, 2**21 - 1], [2**21, 1_785_000_000_123_456_789, 2**63 - 1]])
+    np.testing.assert_array_equal(sum_integers(Summing(), values), values)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("3", "run.trace_step = 3 is not a step; training.steps = 3 runs 0 to 2"),
+        ("-1", "run.trace_step = -1: input should be greater than or equal to 0"),
+    ],
+)
+def test_a_step_that_does_not_run_is_refused(tmp_path, value, words):
+    with pytest.raises(ConfigError, match=words):
+        load_config(write_config(tmp_path), [f"run.trace_step={value}"])
+
+
+def slices(content, kinds):
+    return [e for e in content["traceEvents"] if e["ph"] == "X" and e["args"]["kind"] in kinds]
+
+
+@pytest.mark.slow
+def test_one_process(tmp_path):
+    config = load_config(write_config(tmp_path), ["parallel.ranks=1", "run.jit=false", "run.trace_step=1"])
+    train(config, Transport(), tmp_path)
+    content = json.loads((tmp_path / MEASURED).read_text())
+    assert len(slices(content, "F")) == 4 and len(slices(content, "B")) == 4
+
+
+@pytest.mark.slow
+def test_two_ranks_by_hand(tmp_path):
+    path = write_config(tmp_path)
+    msrun = shutil.which("msrun", path=str(Path(sys.executable).parent))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "GLOG_v": "3"}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    environment.pop("HYPERPARALLEL_RUN_FOLDER", None)
+    command = [msrun, "--worker_num=2", "--local_worker_num=2", "--master_port=8217", "--join=True"]
+    command += [f"--log_dir={tmp_path / 'log'}", "python", "-m", "hyperparallel", "train", str(path)]
+    with open(tmp_path / "msrun.log", "wb") as file:
+        job = subprocess.Popen([*command, "run.trace_step=2"], env=environment, stdout=file, stderr=file, cwd=tmp_path)
+    try:
+        assert job.wait(timeout=180) == 0, [log.read_text() for log in (tmp_path / "log").glob("worker_*.log")]
+    finally:
+        end_job(job)
+    (folder,) = (tmp_path / "runs").iterdir()
+    plan = plan_from_config(path)[0]
+    contents = {name: json.loads((folder / name).read_text()) for name in (MEASURED, PREDICTED, BOTH)}
+    for name in (MEASURED, PREDICTED):
+        names = sorted(e["name"] for e in slices(contents[name], ["F", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"]))
+        assert names == sorted(str(action) for program in plan.programs for action in program)
+        ends = {(e["ph"], e["id"]): e["ts"] for e in contents[name]["traceEvents"] if e["ph"] in "sf"}
+        assert len(ends) == 2 * len(slices(contents[name], ["SEND_F", "SEND_B"])) > 0
+        assert all(ends["s", number] <= ts for (_, number), ts in ends.items())
+    for rank, program in enumerate(plan.compute):  # in the order of the plan, on a clock that starts at 0
+        track = sorted((e for e in slices(contents[MEASURED], "FB") if e["pid"] == rank + 1), key=lambda e: e["ts"])
+        assert [e["name"] for e in track] == list(map(str, program))
+        assert 0 <= track[0]["ts"] < track[-1]["ts"] < 60e6
+    assert all(e["args"]["bytes"] > 0 for e in slices(contents[MEASURED], ["SEND_F", "SEND_B"]))
+    groups = [e["args"]["name"] for e in contents[BOTH]["traceEvents"] if e["name"] == "process_name"]
+    assert groups == ["predicted rank 0", "predicted rank 1", "measured rank 0", "measured rank 1"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3
