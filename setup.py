@@ -23,7 +23,8 @@ setup(
         "tqdm>=4.60",
     ],
     extras_require={
-        "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.6"],
+        "figure": ["matplotlib>=3.7"],
+        "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.6", "matplotlib>=3.7"],
     },
     entry_points={"console_scripts": ["hyperparallel = hyperparallel.cli:main"]},
 )

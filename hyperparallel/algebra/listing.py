@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hyperparallel.algebra.placement import Placement
 
 TIMES = {F: 1, B: 2, I: 1, W: 1}
-"""Unit times that orders are made for: a whole backward is twice a forward."""
+"""Unit times that orders are made for: a whole backward is twice a forward, and as long as its two parts."""
 
 
 class Limits(NamedTuple):

@@ -1,4 +1,5 @@
 import time
+from itertools import accumulate
 
 import pytest
 from algebra_cases import plan_of
@@ -37,7 +38,7 @@ ORDERS = {  # line, splits, barriers, the order of every rank for P = 2, M = 2
     "a barrier": ("1f1b(llm)", (), (0,), ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"]),
     "one of two regions splits": (
         "1f1b(vision) >> 1f1b(llm)", (1,), (),
-        ["0F0 0F1 2F0 2F1 2I0 2I1 2W0 0B0 2W1 0B1", "1F0 1F1 3F0 3I0 3F1 3I1 1B0 1B1 3W0 3W1"],
+        ["0F0 0F1 2F0 2F1 2I0 2I1 2W0 2W1 0B0 0B1", "1F0 1F1 3F0 3F1 3I0 3I1 3W0 1B0 1B1 3W1"],
     ),
 }  # fmt: skip
 
@@ -66,15 +67,8 @@ def test_a_copy_orders_only_what_it_owns():
 @pytest.mark.parametrize("line", LINES)
 def test_what_a_rank_holds_does_not_grow_with_the_micro_batches(line):
     def peaks(micro_batches):
-        plan, result = plan_of(line, 4, micro_batches), []
-        for row in plan.compute:
-            ends = {"B", "W"}
-            alive, most = 0, 0
-            for action in row:
-                alive += (action.kind == "F") - (action.kind in ends)
-                most = max(most, alive)
-            result.append(most)
-        return result
+        changes = [[(a.kind == "F") - (a.kind in "BW") for a in row] for row in plan_of(line, 4, micro_batches).compute]
+        return [max(accumulate(row)) for row in changes]
 
     assert peaks(64) == peaks(16)
 
@@ -84,4 +78,4 @@ def test_a_large_table_does_not_take_long():
     plan = derive("zb(llm, fold=v)", ModelSpec.of({"llm": 64}), 32, 128)
     assert sum(map(len, plan.compute)) == 32 * 2 * 128 * 3
     validate(plan)
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 8

@@ -30,7 +30,9 @@ def test_a_frozen_encoder_is_not_trained_and_has_no_state(results, case):
         assert any("llm" in name for name in seen.facts["state"])
 
 
-@pytest.mark.parametrize("case", [case for case in FROZEN_ENCODER if case.schedule == TRANSPOSE], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in FROZEN_ENCODER if case.schedule == TRANSPOSE], ids=lambda case: case.name
+)
 def test_a_frozen_transposed_encoder_has_no_backward_and_no_gradient_on_its_seam(results, case):
     encoders = range(case.ranks)
     for seen in results[case.name]:

@@ -6,7 +6,7 @@ from cost_cases import BALANCED, INLINE, TEXT, WARMUP, plans_and_costs, priced, 
 from hypothesis import given
 
 from hyperparallel.algebra import Action, ModelSpec, check_table, derive, from_csv, order
-from hyperparallel.algebra.order import Bwd, Coll, Fwd
+from hyperparallel.algebra.order import Bwd, Coll, Fwd, WeightGrad
 from hyperparallel.cost import Costs, simulate
 from hyperparallel.cost.timeline import play
 
@@ -55,9 +55,15 @@ def test_the_numbers_of_the_design(line, p, m, te, tg, step_time):
     assert simulate(*priced(line, p, m, te, tg, 4, 8)).step_time == pytest.approx(step_time, rel=1e-12)
 
 
+def event_of(plan, action):
+    """The event of a compute action."""
+    kinds = {"F": Fwd, "B": Bwd, "I": Bwd, "W": WeightGrad}
+    return kinds[action.kind](action.stage // plan.ranks, action.stage % plan.ranks, action.mb)
+
+
 def longest_path(plan, costs):
     """End of every event of the order graph, by one pass over its edges in topological order."""
-    graph = order(plan)
+    graph, action_of = order(plan), {event_of(plan, action): action for row in plan.compute for action in row}
     before = {event: [] for event in graph.events}
     activations = set()
     for source, target, kind in graph.edges:
@@ -67,9 +73,8 @@ def longest_path(plan, costs):
     end = {}
     for event in graph.topological:
         duration = 0
-        if isinstance(event, Fwd | Bwd):
-            kind = "F" if isinstance(event, Fwd) else "B"
-            duration = costs.duration(Action(event.region * plan.ranks + event.rank, kind, event.mb))
+        if event in action_of:
+            duration = costs.duration(action_of[event])
         elif isinstance(event, Coll):
             left, right = event.seam
             forward = event in activations
@@ -88,7 +93,7 @@ def test_the_timeline_is_the_longest_path_of_the_order_graph(case):
     for rank, spans in enumerate(timeline.spans):
         assert tuple(span.action for span in spans) == plan.compute[rank]
         for (stage, kind, mb), start, finish in spans:
-            assert finish == end[(Fwd if kind == "F" else Bwd)(stage // plan.ranks, rank, mb)]
+            assert finish == end[event_of(plan, Action(stage, kind, mb))]
             assert finish - start == costs.duration(Action(stage, kind, mb))
     assert timeline.step_time == max(span.end for spans in timeline.spans for span in spans)
 
