@@ -175,6 +175,7 @@ class _Play:
             if not later and not started:
                 # The limits stop everybody: what is alive cannot finish before something else enters.
                 self.allowed = [limit + 1 for limit in self.allowed]
+                assert min(self.allowed) <= sum(map(len, self.work.queues.values())) + 1, "nothing can start"
             self.now = min(later, default=self.now)
         return max(self.free)
 

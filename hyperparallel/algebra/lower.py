@@ -40,11 +40,15 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
     remaining = sum(map(len, compute))
     awake: Iterable[int] = range(ranks)  # who moved in the last round, or for whom it finished something
 
-    def send_order(action: Action) -> int:
+    def downstream_first(action: Action) -> int:
         region, rank = divmod(action.stage, ranks)
         if placement.owners[region] is not None:
             return action.mb
         return rank if region in placement.reflected else -rank
+
+    def upstream_first(action: Action) -> int:
+        region, rank = divmod(action.stage, ranks)
+        return -rank if region in placement.reflected else rank
 
     while remaining:
         finished: list[Action] = []
@@ -69,8 +73,9 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
             raise _stuck(compute, position, placement)
         remaining -= len(finished)
         # Within a round every rank sends before it receives: activations of a Sharded region flow to higher
-        # ranks, so the highest rank's go first; gradients flow to lower ranks, so the lowest rank's go first.
-        for stage, kind, mb in sorted(finished, key=send_order):
+        # ranks, so the highest rank's go first; gradients flow to lower ranks, so the lowest rank's go first;
+        # both the other way round where the region is reflected.
+        for stage, kind, mb in sorted(finished, key=downstream_first):
             if kind == F:
                 forward_done.add((stage, mb))
                 right = neighbours[stage, mb][1]
@@ -78,7 +83,7 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
                     woken.add(right % ranks)
                     programs[stage % ranks].append(Action(stage, SEND_F, mb))
                     programs[right % ranks].append(Action(right, RECV_F, mb))
-        for stage, kind, mb in finished:
+        for stage, kind, mb in sorted(finished, key=upstream_first):
             if kind in (B, I):
                 gradient_done.add((stage, mb))
                 left = neighbours[stage, mb][0]

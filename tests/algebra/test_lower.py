@@ -46,6 +46,17 @@ def test_in_a_round_every_rank_sends_before_it_receives():
     assert programs[1] == table("1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 1RECV_F2 1F2 1SEND_F2")[0]
 
 
+def test_in_a_round_every_rank_sends_before_it_receives_in_a_reflected_region_too():
+    rows = [[f"{region * 3 + rank}F{mb}" for region in (0, 1) for mb in range(3)] for rank in range(3)]
+    rows = [
+        row + [f"{region * 3 + rank}B{mb}" for region in (1, 0) for mb in range(3)] for rank, row in enumerate(rows)
+    ]
+    programs = lower(table(" | ".join(map(" ".join, rows))), plan_of("wave(llm)", 3, 3).placement)
+    text = " ".join(map(str, programs[1]))
+    assert "4F0 4SEND_F0 4RECV_F1 4F1 4SEND_F1 4RECV_F2 4F2" in text
+    assert "4B0 4SEND_B0 4RECV_B1 4B1 4SEND_B1 4RECV_B2 4B2" in text
+
+
 def test_encodes_of_one_round_arrive_by_micro_batch_whatever_their_owners():
     programs = plan_of("transpose(vision, owner=[2,1,0]) >> 1f1b(llm)", 3, 3).programs
     assert programs[0][:4] == table("0F2 3RECV_F0 3RECV_F1 3F0")[0]
