@@ -83,7 +83,9 @@ def lower(compute: Sequence[Program], placement: Placement) -> Programs:
                     woken.add(right % ranks)
                     programs[stage % ranks].append(Action(stage, SEND_F, mb))
                     programs[right % ranks].append(Action(right, RECV_F, mb))
-        for stage, kind, mb in sorted(finished, key=upstream_first):
+        if placement.reflected:  # else they are in this order already
+            finished.sort(key=upstream_first)
+        for stage, kind, mb in finished:
             if kind in (B, I):
                 gradient_done.add((stage, mb))
                 left = neighbours[stage, mb][0]

@@ -106,19 +106,19 @@ def test_messages_are_those_of_the_program(results, case):
 
 @every_case
 def test_pixels_are_read_where_they_are_encoded_and_labels_where_the_loss_is(results, case):
-    owners = placement_of(case).owners[0]
-    micro_batches = list(range(case.micro_batches))
+    placement = placement_of(case)
+    ends = [
+        (placement.rank_of(path[0]), placement.rank_of(path[-1]))
+        for path in map(placement.path, range(case.micro_batches))
+    ]
     for number, seen in enumerate(results[case.name]):
         rank = number // case.data_parallel
         read = {}
         for own, columns in seen.facts["requests"].values():
             for column in columns:
                 read.setdefault(column, []).extend(own)
-        encoded = micro_batches if rank == 0 else []
-        if owners is not None:
-            encoded = [mb for mb in micro_batches if owners[mb] == rank]
-        assert read.get("pixel_values", []) == encoded
-        assert read.get("labels", []) == (micro_batches if rank == case.ranks - 1 else [])
+        assert read.get("pixel_values", []) == [mb for mb, (first, _) in enumerate(ends) if first == rank]
+        assert read.get("labels", []) == [mb for mb, (_, last) in enumerate(ends) if last == rank]
 
 
 def test_the_first_rank_reads_no_labels_and_the_last_no_pixels_when_inline(results):
