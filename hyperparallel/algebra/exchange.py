@@ -13,8 +13,6 @@ gains is lost. The forward can always go first: it waits for forwards only, and 
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 
@@ -24,7 +22,7 @@ from hyperparallel.algebra.lower import Programs
 from hyperparallel.algebra.mark import refuse
 from hyperparallel.algebra.placement import Placement
 from hyperparallel.algebra.program import Action, B, F, I, Program, parse_action
-from hyperparallel.algebra.text import to_csv
+from hyperparallel.algebra.text import read_rows, to_csv
 from hyperparallel.algebra.unit_grid import unit_grid
 from hyperparallel.errors import PlanError, ProgramSyntaxError
 
@@ -58,7 +56,7 @@ def parse_table(text: str, name: str = "<text>") -> Programs:
         [['0F0', '0F1', '0B0', '0B1']]
     """
     programs = []
-    for row, cells in enumerate(_rows(text, name), start=1):
+    for row, cells in enumerate(read_rows(text, name), start=1):
         if row == 1 and _is_header(cells):
             continue
         program: list[Action] = []
@@ -249,18 +247,6 @@ def _in_layer_order(message: str, ranks: int) -> str:
         return text.ljust(len(match[0])) if len(match[3]) > 1 else text + match[3]
 
     return _STAGE.sub(lambda match: str(_other(int(match[0]), ranks, V)), _SHOWN.sub(shown, message))
-
-
-def _rows(text: str, name: str) -> list[list[str]]:
-    rows: list[list[str]] = []
-    try:
-        rows.extend(csv.reader(io.StringIO(text), strict=True))  # strict: a stray quote must not swallow the rest
-    except csv.Error as error:
-        raise ProgramSyntaxError(
-            f"{name}, row {len(rows) + 1}: not a CSV table ({error}); "
-            "expected one row per rank with cells such as 0F0,1F0"
-        ) from None
-    return rows
 
 
 def _is_header(cells: Sequence[str]) -> bool:

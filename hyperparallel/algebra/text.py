@@ -35,23 +35,31 @@ def from_csv(text: str, name: str = "<text>") -> tuple[tuple[Action, ...], ...]:
     Raises:
         ProgramSyntaxError: names file, row and column (from 1) of the first cell that is not an action.
     """
-    programs, rows = [], []
-    try:
-        # strict: a stray quote is an error, not a cell that swallows the rest of the file.
-        for cells in csv.reader(io.StringIO(text), strict=True):
-            rows.append(cells)
-    except csv.Error as error:
-        raise ProgramSyntaxError(
-            f"{name}, row {len(rows) + 1}: not a CSV table ({error}); "
-            "expected one row per rank with cells such as 0F0,1F0"
-        ) from None
-    for row, cells in enumerate(rows, start=1):
+    programs = []
+    for row, cells in enumerate(read_rows(text, name), start=1):
         program = []
         for column, cell in enumerate(cells, start=1):
             if cell.strip():
                 program.append(_parse_cell(cell.strip(), f"{name}, row {row}, column {column}"))
         programs.append(tuple(program))
     return tuple(programs)
+
+
+def read_rows(text: str, name: str) -> list[list[str]]:
+    """Split CSV into its cells.
+
+    Raises:
+        ProgramSyntaxError: not a CSV table; names file and row.
+    """
+    rows: list[list[str]] = []
+    try:
+        rows.extend(csv.reader(io.StringIO(text), strict=True))  # strict: a stray quote must not swallow the rest
+    except csv.Error as error:
+        raise ProgramSyntaxError(
+            f"{name}, row {len(rows) + 1}: not a CSV table ({error}); "
+            "expected one row per rank with cells such as 0F0,1F0"
+        ) from None
+    return rows
 
 
 def to_text(programs: Sequence[Program]) -> str:

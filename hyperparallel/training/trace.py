@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from hyperparallel.cells.layer import Layer
-from hyperparallel.cells.stepwise import Record, Runner
+from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Transport
+from hyperparallel.cells.walk import Record
 from hyperparallel.cost import simulate
 from hyperparallel.training.build import estimate_costs
 from hyperparallel.training.config import Config

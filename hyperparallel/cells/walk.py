@@ -1,0 +1,136 @@
+"""One pass of a rank over its program: forwards, backwards, messages, and what is in flight between them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mindspore import Tensor
+
+from hyperparallel.algebra import Action
+from hyperparallel.algebra.program import RECEIVES, SENDS, B, F, I, W
+from hyperparallel.algebra.progress import counterpart
+from hyperparallel.cells.slab import Carry
+from hyperparallel.cells.transport import Tag
+
+if TYPE_CHECKING:
+    from hyperparallel.cells.stepwise import MicroBatch, Runner
+
+
+class Record(NamedTuple):
+    """When an action really ran, in seconds of this rank's clock since the step began."""
+
+    action: Action
+    start: float
+    end: float
+    bytes: int = 0
+    """Size of the message, for a SEND."""
+
+
+class Walk:
+    """One pass over a rank's program: what is in flight lives here and is gone afterwards."""
+
+    def __init__(self, runner: Runner, batch: Sequence[MicroBatch], train: bool):
+        self.runner, self.batch, self.train = runner, batch, train
+        self.placement = runner.plan.placement
+        kinds_left_out = () if train else (B, I, W, "SEND_B", "RECV_B")
+        self.program = [action for action in runner.program if action.kind not in kinds_left_out]
+        self.inputs: dict[tuple[int, int], tuple] = {}
+        self.carries: dict[Action, Carry] = {}  # keyed by the F or B that produced them
+        self.postponed: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # weight gradients between I and W
+        self.losses: dict[int, Tensor] = {}  # packed (loss, weight, *metrics)
+        self.awaited: dict[int, deque[Action]] = defaultdict(deque)  # by peer, receives in channel order
+        self.records: list[Record] = []
+        self.began = time.perf_counter()
+        for action in self.program:
+            if action.kind in RECEIVES:
+                send = counterpart(action, self.placement)
+                self.awaited[self.placement.rank_of(send.stage)].append(send)
+
+    def run(self) -> None:
+        """Do every action in order. A RECV is not waited for where it stands but where its data is used."""
+        for action in self.program:
+            if action.kind in SENDS:
+                self._send(action)
+            elif action.kind == F:
+                self._forward(action)
+            elif action.kind in (B, I):
+                self._backward(action)
+            elif action.kind == W:
+                self._weight_gradient(action)
+
+    def _forward(self, action: Action) -> None:
+        stage, _, mb = action
+        slab = self.runner.slabs[stage]
+        left, right = self.placement.neighbours[stage, mb]
+        carry = None if left is None else self._take(Action(left, F, mb))
+        start = time.perf_counter()
+        inputs = slab.inputs(carry, self.batch[mb], mb)
+        output = slab.forward(inputs, self.train)
+        if self.train and slab.trains:
+            self.inputs[stage, mb] = inputs
+        if right is None:
+            self.losses[mb] = output
+        self.carries[action] = output
+        self._record(action, start, output)
+
+    def _backward(self, action: Action) -> None:
+        """Run a whole backward. For I, its weight gradients are kept for W: computing them apart would run parts of
+        the backward twice, since MindSpore differentiates for inputs and weights in one pass."""
+        stage, kind, mb = action
+        slab = self.runner.slabs[stage]
+        right = self.placement.neighbours[stage, mb][1]
+        output = self.carries.pop(Action(stage, F, mb), None)
+        gradient = slab.loss_gradient(output) if right is None else self._take(Action(right, B, mb))
+        start = time.perf_counter()
+        upstream, weights = slab.backward(self.inputs.pop((stage, mb)), gradient)
+        if kind == I:
+            self.postponed[stage, mb] = weights
+        else:
+            self.runner.gradients.add(stage, weights)
+        if upstream is not None:
+            self.carries[Action(stage, B, mb)] = upstream
+        self._record(action, start, weights or upstream)
+
+    def _weight_gradient(self, action: Action) -> None:
+        start = time.perf_counter()
+        self.runner.gradients.add(action.stage, self.postponed.pop((action.stage, action.mb)))
+        self._record(action, start, ())
+
+    def _take(self, source: Action) -> Carry:
+        """Get what another stage produced: from this rank, or from the message it sends."""
+        rank = self.placement.rank_of(source.stage)
+        if rank == self.runner.rank:
+            return self.carries.pop(source)
+        while source not in self.carries:
+            send = self.awaited[rank].popleft()
+            arrays = self.runner.transport.receive(self._global(rank), Tag(send, self.runner.step_number))
+            tensors = tuple(Tensor(array) for array in arrays)
+            produced = Action(send.stage, F if send.kind == "SEND_F" else B, send.mb)
+            self.carries[produced] = tensors[0] if len(tensors) == 1 else tensors
+        return self.carries.pop(source)
+
+    def _send(self, action: Action) -> None:
+        produced = Action(action.stage, F if action.kind == "SEND_F" else B, action.mb)
+        carry = self.carries.pop(produced)
+        tensors = carry if isinstance(carry, tuple) else (carry,)
+        receive = counterpart(action, self.placement)
+        peer = self._global(self.placement.rank_of(receive.stage))
+        start = time.perf_counter()
+        arrays = [tensor.asnumpy() for tensor in tensors]
+        self.runner.transport.send(peer, Tag(action, self.runner.step_number), arrays)
+        if self.runner.records is not None:
+            sent = sum(array.nbytes for array in arrays)
+            self.records.append(Record(action, start - self.began, time.perf_counter() - self.began, sent))
+
+    def _global(self, rank: int) -> int:
+        return rank * self.runner.data_parallel + self.runner.replica
+
+    def _record(self, action: Action, start: float, results: Carry | tuple) -> None:
+        """Note when an action ran; only then is it worth waiting for its result."""
+        if self.runner.records is not None:
+            for tensor in results if isinstance(results, tuple) else (results,):
+                tensor.asnumpy()
+            self.records.append(Record(action, start - self.began, time.perf_counter() - self.began))
