@@ -17,6 +17,7 @@ setup(
     install_requires=[
         "mindspore>=2.9,<2.11",
         "numpy<2",
+        "psutil>=5",
         "pydantic>=2",
         "PyYAML>=6",
         "scikit-learn>=1.3",
