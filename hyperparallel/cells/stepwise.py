@@ -73,7 +73,7 @@ class Runner:
         ...     Layer("net.head", "net", Head, columns=("y",)),
         ... ]
         >>> plan = derive("1f1b(net)", model_spec(layers), ranks=1, micro_batches=2)
-        >>> runner = Runner(plan, layers)
+        >>> runner = Runner(plan, layers, jit=False)  # compiling needs Cells whose source is in a file
         >>> batch = [{"x": np.ones((5, 3), np.float32), "y": np.ones((5, 1), np.float32)} for _ in range(2)]
         >>> losses = [runner.step(batch).loss for _ in range(20)]
         >>> losses[-1] < losses[0]
