@@ -81,7 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cost",
         metavar="PART=F/B,...",
         help="forward/backward time of one micro-batch by part, as in vision=12/0,llm=4/8: a whole encode, and one "
-        "rank's slab of the llm; backward 0 means frozen. A line without names takes the parts in this order",
+        "rank's slab of the llm; backward 0 means frozen; llm=4/4/4 splits the backward in I and W. "
+        "A line without names takes the parts in this order",
     )
     parser.add_argument("--layers", metavar="PART=N,...", help="layer counts by part, as in vision=4,llm=18")
     parser.add_argument("--message", type=duration, metavar="ALPHA", help="time of one message (default 0)")
