@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+from hyperparallel.errors import ConfigError
 from hyperparallel.training.config import Config, load_config
 from hyperparallel.training.job import new_run_folder, run_folder, run_job, say
 from hyperparallel.training.launch import is_worker
@@ -25,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
         0.
     """
     config = load_config(args.config, args.overrides)
+    if config.parallel.data_parallel > 1:
+        raise ConfigError("bench compares pipelines of one replica; set parallel.data_parallel to 1")
     if is_worker():
         _work(config)
         return 0

@@ -24,7 +24,6 @@ from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Tag, Transport
 from hyperparallel.cost import Costs, simulate
-from hyperparallel.errors import ConfigError
 from hyperparallel.training.build import build_feed, build_layers, build_optimizer
 from hyperparallel.training.config import Config
 from hyperparallel.training.trainer import MicroBatches, batches
@@ -54,14 +53,9 @@ def bench(config: Config, transport: Transport, progress: Callable[[str], None])
         transport: this rank's place in the job.
         progress: told what is being done, on every rank.
 
-    Raises:
-        ConfigError: the job has data-parallel replicas, or the schedule is itself one of the inline forms.
-
     Returns:
         What `report_bench` prints; the same on every rank.
     """
-    if config.parallel.data_parallel > 1:
-        raise ConfigError("bench compares pipelines of one replica; set parallel.data_parallel to 1")
     layers = build_layers(config)
     parts = "+".join(model_spec(layers).parts)
     progress("measuring layers and messages")
