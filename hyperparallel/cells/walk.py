@@ -92,7 +92,7 @@ class Walk:
             self.runner.gradients.add(stage, weights)
         if upstream is not None:
             self.carries[Action(stage, B, mb)] = upstream
-        self._record(action, start, weights or upstream)
+        self._record(action, start, weights or (() if upstream is None else upstream))
 
     def _weight_gradient(self, action: Action) -> None:
         start = time.perf_counter()
