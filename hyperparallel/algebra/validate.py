@@ -141,11 +141,6 @@ def _missing(stage: int, mb: int, backward: bool, seen: set[Action]) -> Action |
     return None
 
 
-def hops(placement: Placement) -> list[Action]:
-    """List the SEND of every message that a placement asks for."""
-    return [action for action in placement.ends if action.kind in SENDS]
-
-
 Channels = tuple[dict[tuple[int, int], list[Action]], dict[tuple[int, int], list[int]]]
 """By (sender, receiver): the RECV that each SEND asks for, in order, and the steps of the RECVs there are."""
 

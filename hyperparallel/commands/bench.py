@@ -31,7 +31,9 @@ def run(args: argparse.Namespace) -> int:
     if is_worker():
         _work(config)
         return 0
-    _check(config)
+    from hyperparallel.training.build import check
+
+    check(config)
     folder = new_run_folder(config.run.out)
     say(f"comparing on {config.parallel.ranks} ranks; run folder {folder}")
     arguments = ["-m", "hyperparallel", "bench", args.config, *args.overrides]
@@ -39,14 +41,6 @@ def run(args: argparse.Namespace) -> int:
     say("")
     say(report_bench(json.loads((folder / "bench.json").read_text(encoding="utf-8"))))
     return 0
-
-
-def _check(config: Config) -> None:
-    """Find mistakes before ranks start."""
-    from hyperparallel.training.build import build_feed, build_layers, build_plan
-
-    build_feed(config, "train")
-    build_plan(config, build_layers(config))
 
 
 def _work(config: Config) -> None:

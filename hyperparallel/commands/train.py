@@ -6,7 +6,7 @@ import argparse
 import json
 
 from hyperparallel.cells.transport import Transport
-from hyperparallel.training.build import build_feed, build_layers, build_plan
+from hyperparallel.training.build import build_feed, check
 from hyperparallel.training.config import Config, load_config
 from hyperparallel.training.job import has_starter, new_run_folder, run_folder, run_job, say
 from hyperparallel.training.launch import is_worker
@@ -30,11 +30,9 @@ def run(args: argparse.Namespace) -> int:
     if is_worker():
         _work(config)
         return 0
-    # All mistakes that can be known now are found now, not in the logs of the ranks.
-    build_feed(config, "train")
+    check(config)
     if config.evaluation.samples:
         build_feed(config, "held_out")
-    build_plan(config, build_layers(config))
     _start(args, config)
     return 0
 

@@ -29,15 +29,24 @@ def build_layers(config: Config) -> tuple[Layer, ...]:
     return mllm(config.model)
 
 
-def build_plan(config: Config, layers: Sequence[Layer], costs: Sequence[float] | None = None) -> Plan:
+def check(config: Config) -> None:
+    """Find now all mistakes that can be known before a rank starts, so nobody reads them in the logs of the ranks.
+
+    Raises:
+        HyperParallelError: schedule, model, data and layout do not fit each other.
+    """
+    build_feed(config, "train")
+    build_plan(config, build_layers(config))
+
+
+def build_plan(config: Config, layers: Sequence[Layer]) -> Plan:
     """Derive and validate the plan of a configuration.
 
     Args:
         config: gives schedule line, P and M.
-        layers: the model.
-        costs: measured time of each layer, for `slabs=balanced`; by default its FLOPs.
+        layers: the model; `slabs=balanced` goes by their FLOPs.
     """
-    model = model_spec(layers, layer_times(config, layers) if costs is None else costs)
+    model = model_spec(layers, layer_times(config, layers))
     return validate(derive(config.schedule, model, config.parallel.ranks, config.training.micro_batches))
 
 
@@ -70,8 +79,8 @@ def layer_times(config: Config, layers: Sequence[Layer]) -> list[float]:
 def estimate_costs(config: Config, plan: Plan, layers: Sequence[Layer]) -> Costs:
     """Estimate the costs of a plan for the micro-batches of step 0, in milliseconds.
 
-    A layer that nothing before it trains for and that is frozen costs no backward; every other layer passes a
-    gradient and costs `cost.backward` forwards.
+    A backward costs `cost.backward` forwards of the whole stage, also where some of its layers are frozen; a stage
+    without backwards never runs one.
     """
     infos = build_feed(config, "train").describe(0)
     compute: dict[tuple[int, str], list[float]] = {}

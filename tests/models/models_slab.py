@@ -42,14 +42,7 @@ class JitSlab(Slab):
 
     @ms.jit(dynamic=1)
     def construct(self, *inputs):
-        used = self.carries
-        carry = inputs[0]
-        head = inputs[:used]
-        for index in range(len(self.columns)):
-            carry = self.chain[index](*head, *inputs[used : used + self.columns[index]])
-            used = used + self.columns[index]
-            head = (carry,)
-        return carry
+        return super().construct(*inputs)
 
 
 def backward(cell: nn.Cell, inputs: tuple, sens) -> tuple[list, list]:
