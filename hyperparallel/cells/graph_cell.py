@@ -1,0 +1,62 @@
+"""The graph-mode Cell of a rank's step: what its generated `construct` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+_accumulate = ops.MultitypeFuncGraph("accumulate")
+
+
+@_accumulate.register("Tensor", "Tensor")
+def _add_tensors(left: Tensor, right: Tensor) -> Tensor:
+    return left + right
+
+
+class StepCell(nn.Cell):
+    """Hold the operators and Cells that the source names (see `graph_program.py` and `graph_finish.py`).
+
+    Args:
+        parts: attribute name -> Cell, operator or Tensor.
+        width: size of the packed losses: loss, weight, metrics.
+        clip_norm: largest global gradient norm.
+    """
+
+    def __init__(self, parts: Mapping[str, object], width: int, clip_norm: float) -> None:
+        # Parameters have their global names already.
+        super().__init__(auto_prefix=False)
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.loss_gradient = Tensor(np.eye(1, width, dtype=np.float32)[0])
+        self.nothing = Tensor(np.zeros(width, np.float32))
+        self.no_norm = Tensor(np.zeros((), np.float32))
+        self.clip_norm = clip_norm
+        self.depend, self.reshape, self.slice = ops.Depend(), ops.Reshape(), ops.Slice()
+        self.map = ops.HyperMap()
+
+    def add(self, left, right):
+        """Add two tuples of gradients; by the compiler's map, as a Python loop makes compiling slow."""
+        return self.map(_accumulate, left, right)
+
+    def concat(self, parts):
+        """Join vectors."""
+        return ops.concat(parts)
+
+    def inverse(self, weight):
+        """Return 1 / weight; of a step without weight, anything finite."""
+        return 1.0 / ops.maximum(weight, 1e-30)
+
+    def square(self, gradient):
+        """Sum the squares of a gradient."""
+        return ops.square(gradient.astype(ms.float32)).sum()
+
+    def root(self, square):
+        """Return the norm."""
+        return ops.sqrt(square)
+
+    def limit(self, norm):
+        """Return the factor that brings a norm down to the limit."""
+        return ops.minimum(self.clip_norm / ops.maximum(norm, 1e-30), 1.0)

@@ -1,0 +1,259 @@
+"""From a rank's program to the straight-line source of one graph-mode Cell. Pure text; no MindSpore.
+
+Two chains of tokens hold the order. Every compute waits for the compute before it; every message waits for the
+message and the compute before it. A compute does not wait for a message that it does not use, so a receive that is
+posted early overlaps with compute. Whatever the compiler leaves open can not make ranks wait for each other: the
+messages of a rank are in the plan's order, and the plan's order passes under rendezvous.
+
+Names in the source: `x4_2` input carry of stage 4 for micro-batch 2, `h` output, `d` gradient of the output, `u`
+gradient of the input ("upstream"), `w` weight gradients, `acc4` their sum, `ct` and `mt` the tokens of compute and
+messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hyperparallel.algebra.placement import Placement
+from hyperparallel.algebra.program import RECEIVES, SENDS, Action, B, F, Program, W
+
+
+class StageFacts(NamedTuple):
+    """What the source needs to know of a stage on this rank."""
+
+    columns: tuple[str, ...]
+    """Batch columns its layers read, in the order of the slab's arguments."""
+    trains: bool
+    """Whether it has backwards."""
+    has_weights: bool
+    """Whether its backward returns weight gradients."""
+    recompute: bool = False
+    """Whether the backward runs the forward again instead of keeping what is in it."""
+
+
+class Wire(NamedTuple):
+    """One tensor of one message, at one of its ends."""
+
+    action: Action
+    index: int
+    """Which tensor of the carry."""
+
+
+@dataclass
+class Source:
+    """The text of a `construct`, and what it uses.
+
+    Args:
+        arguments: names of the step's inputs: the rates, then a column of a micro-batch each.
+        inputs: (column, micro-batch) of the arguments after the first.
+        gates: one per action, in order: the names of the Depend operators that carry the action.
+        wires: the tensors that are sent and received.
+        lines: body of `construct`.
+        token: what the end of the step waits for.
+        packed: name of the sum of the packed losses; that of zeros where this rank has none.
+        summed: stages with a sum of gradients `acc`.
+    """
+
+    arguments: list[str] = field(default_factory=lambda: ["rates"])
+    inputs: list[tuple[str, int]] = field(default_factory=list)
+    gates: list[Action] = field(default_factory=list)
+    wires: list[Wire] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    token: str = "rates"
+    packed: str = "self.nothing"
+    summed: list[int] = field(default_factory=list)
+
+    def text(self, title: str) -> str:
+        """Return the module that defines the Cell `Step`."""
+        head = f'"""{title}; generated from the plan, not to be edited."""\n\n'
+        head += "from hyperparallel.cells.graph_cell import StepCell\n\n\nclass Step(StepCell):\n"
+        head += f'    """{title}."""\n\n    def construct(self, {", ".join(self.arguments)}):\n'
+        return head + "".join(f"        {line}\n" for line in self.lines)
+
+
+def write_source(
+    program: Program, placement: Placement, stages: Mapping[int, StageFacts], carries: Sequence[int]
+) -> Source:
+    """Write the source of one rank's step.
+
+    Args:
+        program: the rank's actions, messages included; without backwards for a forward-only step.
+        placement: gives the neighbours and gates.
+        stages: facts of the rank's own stages.
+        carries: number of tensors that each stage hands on, by stage index.
+
+    Returns:
+        The source; what it leaves for the end of the step is in `token`, `packed` and `summed`.
+
+    Example:
+        >>> from hyperparallel.algebra import ModelSpec, derive
+        >>> plan = derive("1f1b(llm)", ModelSpec.of({"llm": 1}), ranks=1, micro_batches=1)
+        >>> facts = {0: StageFacts(("x",), trains=True, has_weights=True)}
+        >>> print("\\n".join(write_source(plan.programs[0], plan.placement, facts, [1]).lines))
+        # 0F0
+        a0_0_0 = self.gate_0F0(x_0, rates)
+        h0_0 = self.stage_0(a0_0_0)
+        packed = h0_0
+        # 0B0
+        d0_0 = self.gate_0B0(self.loss_gradient, h0_0)
+        w0_0 = self.differentiate_0(self.stage_0, self.weights_0)(a0_0_0, d0_0)
+        acc0 = w0_0
+    """
+    writer = _Writer(placement, stages, carries)
+    for action in program:
+        writer.add(action)
+    writer.source.token = writer.tokens()
+    return writer.source
+
+
+def variable(column: str, mb: int) -> str:
+    """Name the argument that brings a column of a micro-batch."""
+    return f"{column}_{mb}"
+
+
+class _Writer:
+    """Writes action after action; keeps which names exist."""
+
+    def __init__(self, placement: Placement, stages: Mapping[int, StageFacts], carries: Sequence[int]):
+        self.placement, self.stages, self.carries = placement, stages, carries
+        self.source = Source()
+        self.ct = "rates"  # the first token must not be a constant, or its gate would vanish
+        self.mt = ""
+
+    def add(self, action: Action) -> None:
+        """Write one action."""
+        self._line(f"# {action}")
+        if action.kind in SENDS:
+            self._send(action)
+        elif action.kind in RECEIVES:
+            self._receive(action)
+        elif action.kind == F:
+            self._forward(action)
+        elif action.kind == W:
+            self._accumulate(action.stage, f"self.gate_{action}(w{action.stage}_{action.mb}, {self.ct})")
+            self.source.gates.append(action)
+        else:
+            self._backward(action)
+
+    def tokens(self) -> str:
+        """Return what a message waits for: the compute and the message before it."""
+        return _tuple([self.ct, self.mt] if self.mt else [self.ct])
+
+    def _line(self, text: str) -> None:
+        self.source.lines.append(text)
+
+    def _gate(self, action: Action, value: str, token: str) -> str:
+        if not self.source.gates or self.source.gates[-1] != action:
+            self.source.gates.append(action)
+        return f"self.gate_{action}({value}, {token})"
+
+    def _argument(self, column: str, mb: int) -> str:
+        name = variable(column, mb)
+        if (column, mb) not in self.source.inputs:
+            self.source.inputs.append((column, mb))
+            self.source.arguments.append(name)
+        return name
+
+    def _forward(self, action: Action) -> None:
+        stage, _, mb = action
+        left, right = self.placement.neighbours[stage, mb]
+        columns = [self._argument(column, mb) for column in self.stages[stage].columns]
+        values = [*(self._carry("h", left, mb) if left is not None else ()), *columns]
+        names = self._gated(action, values, "a")
+        self._line(f"h{stage}_{mb} = self.stage_{stage}({', '.join(names)})")
+        self.ct = f"h{stage}_{mb}"
+        if right is None:
+            first = self.source.packed != "packed"
+            self._line(f"packed = h{stage}_{mb}" if first else f"packed = packed + h{stage}_{mb}")
+            self.source.packed = "packed"
+
+    def _gated(self, action: Action, values: Sequence[str], prefix: str) -> list[str]:
+        """Hold back the inputs of a stage: its carry, or the first column of the first stage."""
+        stage, _, mb = action
+        left = self.placement.neighbours[stage, mb][0]
+        held = self.carries[left] if left is not None else 1
+        names = list(values)
+        for index in range(held):
+            names[index] = f"{prefix}{stage}_{mb}_{index}"
+            self._line(f"{names[index]} = {self._gate(action, values[index], self.ct)}")
+        return names
+
+    def _backward(self, action: Action) -> None:
+        stage, kind, mb = action
+        facts, gates = self.stages[stage], self.placement.gates[stage]
+        left, right = self.placement.neighbours[stage, mb]
+        columns = [variable(column, mb) for column in facts.columns]
+        held = self.carries[left] if left is not None else 1
+        names = [f"a{stage}_{mb}_{index}" for index in range(held)] + columns[0 if left is not None else 1 :]
+        if facts.recompute:
+            names = self._gated(action, names, "r")
+        gradients = ["self.loss_gradient"] if right is None else self._carry("u", right, mb)
+        held_back = [self._gate(action, gradient, self.ct) for gradient in gradients]
+        self._line(f"d{stage}_{mb} = {_tuple(held_back)}")
+        if not facts.has_weights and not gates.sends_gradient:
+            return
+        of = f"self.stage_{stage}, self.weights_{stage}" if facts.has_weights else f"self.stage_{stage}"
+        call = f"self.differentiate_{stage}({of})({', '.join(names)}, d{stage}_{mb})"
+        tokens = []
+        if not gates.sends_gradient:
+            self._line(f"w{stage}_{mb} = {call}")
+        else:
+            self._line(f"g{stage}_{mb} = {call}")
+            inputs = f"g{stage}_{mb}[0]" if facts.has_weights else f"g{stage}_{mb}"
+            self._line(f"u{stage}_{mb} = {inputs}[0]" if held == 1 else f"u{stage}_{mb} = {inputs}[:{held}]")
+            if facts.has_weights:
+                self._line(f"w{stage}_{mb} = g{stage}_{mb}[1]")
+            tokens.append(f"u{stage}_{mb}")
+        if facts.has_weights and kind == B:
+            self._accumulate(stage, f"w{stage}_{mb}")
+            tokens.append(self.ct)
+        if tokens:
+            self.ct = _tuple(tokens)
+
+    def _accumulate(self, stage: int, gradients: str) -> None:
+        if stage in self.source.summed:
+            self._line(f"acc{stage} = self.add(acc{stage}, {gradients})")
+        else:
+            self._line(f"acc{stage} = {gradients}")
+            self.source.summed.append(stage)
+        self.ct = f"acc{stage}"
+
+    def _carry(self, letter: str, producer: int, mb: int) -> list[str]:
+        """Name the tensors that a stage produced, here or elsewhere: `h` outputs, `u` input gradients."""
+        count = self._width(letter, producer, mb)
+        name = f"{letter}{producer}_{mb}"
+        return [name] if count == 1 else [f"{name}[{index}]" for index in range(count)]
+
+    def _width(self, letter: str, producer: int, mb: int) -> int:
+        """Count the tensors: the gradient of a stage's input has as many as the stage before it hands on."""
+        if letter == "h":
+            return self.carries[producer]
+        left = self.placement.neighbours[producer, mb][0]
+        assert left is not None, f"stage {producer} has no stage before it"
+        return self.carries[left]
+
+    def _send(self, action: Action) -> None:
+        letter = "h" if action.kind == "SEND_F" else "u"
+        for index, name in enumerate(self._carry(letter, action.stage, action.mb)):
+            self.source.wires.append(Wire(action, index))
+            self._line(f"mt = self.wire_{action}_{index}({self._gate(action, name, self.tokens())})")
+            self.mt = "mt"
+
+    def _receive(self, action: Action) -> None:
+        left, right = self.placement.neighbours[action.stage, action.mb]
+        letter, producer = ("h", left) if action.kind == "RECV_F" else ("u", right)
+        names = []
+        for index in range(self._width(letter, producer, action.mb)):
+            self.source.wires.append(Wire(action, index))
+            names.append(f"{letter}{producer}_{action.mb}_{index}")
+            gate = self._gate(action, f"self.blank_{action}_{index}", self.tokens())
+            self._line(f"{names[-1]} = self.wire_{action}_{index}({gate})")
+            self._line(f"mt = {names[-1]}")
+            self.mt = "mt"
+        self._line(f"{letter}{producer}_{action.mb} = {_tuple(names)}")
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"

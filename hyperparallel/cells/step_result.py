@@ -1,0 +1,51 @@
+"""What a step returns, and what a worker reads for it: the same for all runners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hyperparallel.algebra.program import F, Program
+
+if TYPE_CHECKING:
+    from hyperparallel.cells.slab import Slab
+
+MicroBatch = Mapping[str, np.ndarray]
+"""Column -> array."""
+
+
+class StepResult(NamedTuple):
+    """Numbers of one step, the same on every rank."""
+
+    loss: float
+    """Mean over all terms (tokens) of the global batch."""
+    weight: float
+    """Number of those terms."""
+    metrics: dict[str, float]
+    """Sums that the last layer declares."""
+    grad_norm: float
+    """Global gradient norm before clipping; 0.0 when nothing is trainable or clipping is off."""
+
+
+def summarise(sums: np.ndarray, metrics: Sequence[str], grad_norm: float) -> StepResult:
+    """Turn the sums over the global batch into the result of a step.
+
+    Args:
+        sums: (2 + metrics,) loss, weight and metrics.
+        metrics: their names.
+        grad_norm: global norm before clipping.
+    """
+    loss = sums[0] / sums[1] if sums[1] else 0.0
+    return StepResult(float(loss), float(sums[1]), dict(zip(metrics, map(float, sums[2:]), strict=True)), grad_norm)
+
+
+def read_by(slabs: Mapping[int, Slab], program: Program) -> dict[int, tuple[tuple[int, ...], tuple[str, ...]]]:
+    """List what a worker reads: stage -> (its micro-batches, its columns)."""
+    needs = {}
+    for stage, slab in slabs.items():
+        own = tuple(action.mb for action in program if action.stage == stage and action.kind == F)
+        if slab.columns:
+            needs[stage] = (tuple(sorted(own)), slab.columns)
+    return needs

@@ -1,0 +1,72 @@
+"""AdamW inside a graph: the same rule as `optimizer.py`, with the learning rate as an input of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from hyperparallel.cells.optimizer import AdamW
+
+_adamw = ops.MultitypeFuncGraph("adamw")
+
+
+@_adamw.register(
+    "Tensor", "Tensor", "Tensor", "Float", "Float", "Float", "Float", "Tensor", "Tensor", "Tensor", "Tensor"
+)
+def _update_one(lr, step_size, root, beta1, beta2, eps, decay, parameter, first, second, gradient):
+    """Update one parameter and its moments; see `AdamWUpdate` for the letters."""
+    kept = parameter * (1.0 - lr * decay)
+    first_now = first * beta1 + gradient * (1.0 - beta1)
+    second_now = second * beta2 + gradient * gradient * (1.0 - beta2)
+    now = kept - step_size * first_now / (ops.sqrt(second_now) / root + eps)
+    return ops.assign(first, first_now), ops.assign(second, second_now), ops.assign(parameter, now)
+
+
+class AdamWUpdate(nn.Cell):
+    """Update parameters in place as a part of a graph.
+
+    Args:
+        settings: as for the stepwise optimizer.
+        parameters: trainable parameters; copies of one parameter on this rank are in it one by one.
+    """
+
+    def __init__(self, settings: AdamW, parameters: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        self.settings = settings
+        self.parameters = ParameterTuple(parameters)
+        self.first = self.parameters.clone(prefix="exp_avg", init="zeros")
+        self.second = self.parameters.clone(prefix="exp_avg_sq", init="zeros")
+        self.decay = tuple(settings.weight_decay if p.ndim >= 2 else 0.0 for p in parameters)
+        (self.beta1, self.beta2), self.eps = settings.betas, settings.eps
+        self.map, self.partial = ops.HyperMap(), ops.Partial()
+
+    def construct(self, rates: Tensor, weight: Tensor, gradients: tuple[Tensor, ...]):
+        """Apply one step; a step without weight changes nothing.
+
+        Args:
+            rates: (3,) from `rates`.
+            weight: number of terms in the step's loss.
+            gradients: one per parameter.
+        """
+        live = (weight > 0).astype(ms.float32)
+        rule = self.partial(_adamw, rates[0] * live, rates[1] * live, rates[2], self.beta1, self.beta2, self.eps)
+        return self.map(rule, self.decay, self.parameters, self.first, self.second, gradients)
+
+
+def rates(settings: AdamW, lr: float, step: int) -> Tensor:
+    """Compute what changes from step to step.
+
+    Args:
+        settings: gives the betas.
+        lr: learning rate of this step.
+        step: steps done before this one.
+
+    Returns:
+        (3,) float32: learning rate, learning rate over the first bias correction, root of the second.
+    """
+    beta1, beta2 = settings.betas
+    done = step + 1
+    return Tensor(np.array([lr, lr / (1 - beta1**done), np.sqrt(1 - beta2**done)], np.float32))
