@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 `check` found the table wrong; 2 a mistake in the command 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import io
 import os
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from hyperparallel.algebra.expression import did_you_mean
-from hyperparallel.commands import check, plan
+from hyperparallel.commands import check, dryrun_options, plan
 from hyperparallel.commands.arguments import Parser, UsageError
 from hyperparallel.errors import HyperParallelError
 
@@ -30,6 +31,7 @@ examples:
 _WITH_CONFIG = {
     "train": "train the model of a configuration",
     "bench": "measure a configuration: predicted against real step time",
+    "dryrun": "compile a configuration for Ascend on this machine, and check all workers against the plan",
 }
 COMMANDS = ("plan", "check", *_WITH_CONFIG)
 
@@ -103,6 +105,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name].add_argument(
             "overrides", nargs="*", metavar="section.key=value", help="values to change in CONFIG.yaml"
         )
+    dryrun_options.add_arguments(commands["dryrun"])
     return parser, commands
 
 
@@ -116,20 +119,14 @@ def _add_positionals(args: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Run the command; `train` and `bench` import MindSpore, so they are imported only here."""
+    """Run the command; those with a configuration import MindSpore, so they are imported only here."""
     if args.command in _WITH_CONFIG and args.config is None:
         raise UsageError(f"{args.command} needs a CONFIG.yaml; for example\n  hyperparallel {args.command} CONFIG.yaml")
     if args.command == "plan":
         return plan.run(args)
     if args.command == "check":
         return check.run(args)
-    if args.command == "train":
-        from hyperparallel.commands import train
-
-        return train.run(args)
-    from hyperparallel.commands import bench
-
-    return bench.run(args)
+    return importlib.import_module(f"hyperparallel.commands.{args.command}").run(args)
 
 
 def _version() -> str:

@@ -35,3 +35,7 @@ class ConfigError(HyperParallelError):
 
 class TransportError(HyperParallelError):
     """A message that is not the one the plan asks for; names both ends."""
+
+
+class DryRunError(HyperParallelError):
+    """Compiling without a device cannot go on: a program, a file or a plug-in is missing or not as expected."""

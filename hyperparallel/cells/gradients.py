@@ -4,6 +4,9 @@ Every trainable parameter has a canonical name (a tied copy has that of what it 
 pipeline ranks whose slabs hold a copy. One rule covers all cases: sum over the holders and their data-parallel
 replicas. For a Replicated region that is the ReplicaGroup, for a Sharded slab the DataGroup, for tied
 parameters the ranks of both ends.
+
+With tensor parallelism this happens among the workers of the same shard. Nothing is summed over the shards of a stage:
+each has the whole gradient of its part of a matrix, and all have the same gradient of a parameter they hold alike.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from hyperparallel.algebra import Plan
+from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.layer import Layer, layer_of
 from hyperparallel.cells.slab import Slab, canonical_names
 from hyperparallel.cells.transport import Transport
@@ -29,8 +33,8 @@ class Shared:
         name: canonical global name.
         copies: (stage, index in that slab's weights) of every copy on this rank.
         parameters: the copies, in the same order.
-        ranks: global ranks over which its gradient is summed.
-        counted_by: the one global rank that counts it in the global norm.
+        ranks: workers over which its gradient is summed, in rising order.
+        counted_by: the one worker that counts it in the global norm; for a part of a matrix, one for every part.
     """
 
     name: str
@@ -40,15 +44,20 @@ class Shared:
     counted_by: int
 
 
-def share(plan: Plan, layers: Sequence[Layer], slabs: Mapping[int, Slab], data_parallel: int) -> list[Shared]:
-    """List this rank's trainable parameters with their holders, by canonical name.
+def share(
+    plan: Plan, layers: Sequence[Layer], slabs: Mapping[int, Slab], topology: Topology, worker: int
+) -> list[Shared]:
+    """List a worker's trainable parameters with their holders, by canonical name.
 
     Args:
         plan: gives the placement of every layer.
         layers: all layers of the model.
-        slabs: this rank's slabs by stage.
-        data_parallel: D; global rank = pipeline rank * D + replica.
+        slabs: this worker's slabs by stage.
+        topology: P x D x T of the job.
+        worker: this worker's number in the job.
     """
+    shard = topology.coordinates(worker)[2]
+    cut = {(layer.parameters or {}).get(own, f"{layer.name}.{own}") for layer in layers for own in layer.sharded}
     tied = canonical_names(layers)
     holders: dict[str, set[int]] = defaultdict(set)
     for name, target in tied.items():
@@ -63,9 +72,10 @@ def share(plan: Plan, layers: Sequence[Layer], slabs: Mapping[int, Slab], data_p
                 holders[name] = set(plan.placement.holders(layer_of(name, layers)))
     shared = []
     for name in sorted(copies):
-        ranks = tuple(r * data_parallel + d for r in sorted(holders[name]) for d in range(data_parallel))
+        ranks = topology.replicas(tuple(holders[name]), shard)
+        counted_by = ranks[0] if name in cut else topology.replicas(tuple(holders[name]))[0]
         parameters = tuple(slabs[stage].weights[index] for stage, index in copies[name])
-        shared.append(Shared(name, tuple(copies[name]), parameters, ranks, ranks[0]))
+        shared.append(Shared(name, tuple(copies[name]), parameters, ranks, counted_by))
     return shared
 
 
@@ -125,7 +135,7 @@ class Gradients:
         return [gradient * scale for gradient in local]
 
     def global_norm(self, gradients: Sequence[np.ndarray]) -> float:
-        """Return the 2-norm over all parameters of the model, copies and replicas counted once."""
+        """Return the 2-norm over all parameters of the model, copies, replicas and equal shards counted once."""
         square = sum(
             float(np.sum(np.square(gradient, dtype=np.float64)))
             for one, gradient in zip(self.shared, gradients, strict=True)

@@ -6,6 +6,7 @@ For Ascend, where a graph has no Python between its operators; shapes are the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,8 +27,9 @@ from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.shapes import Columns, carries
 from hyperparallel.cells.slab import Slab
-from hyperparallel.cells.source_file import import_class
+from hyperparallel.cells.source_file import import_source
 from hyperparallel.cells.step_result import MicroBatch, StepResult, read_by, summarise
+from hyperparallel.cells.tensor_parallel import check_parts
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.update import AdamWUpdate, rates
 from hyperparallel.errors import DataError
@@ -126,6 +128,23 @@ class GraphRunner:
         cell.set_train(True)
         return summarise(packed.asnumpy(), self.layers[-1].metrics, 0.0)
 
+    def dry_run(self, batch: Sequence[MicroBatch], run: bool) -> int | None:
+        """Compile the step without a device (MindSpore's simulation).
+
+        Args:
+            batch: as for `step`; only shapes count.
+            run: go through the motions of a step too, which allocates simulated memory.
+
+        Returns:
+            Peak of that memory in bytes; None without `run`.
+        """
+        inputs = self.inputs(batch, None, self.source[0])
+        if not run:
+            self.cell.compile(*inputs)
+            return None
+        self.cell(*inputs)  # returns something else than tensors here
+        return ms.runtime.max_memory_allocated()
+
     @property
     def requests(self) -> dict[int, tuple[tuple[int, ...], tuple[str, ...]]]:
         """What this rank reads: stage -> (its micro-batches, its columns)."""
@@ -178,12 +197,16 @@ class GraphRunner:
                 backward=gates.receives_gradient,
                 sends_gradient=gates.sends_gradient,
                 jit=False,
+                rank=self.rank,
             )
             left = next((path[path.index(stage) - 1] for path in placement.paths if stage in path[1:]), None)
             slab.chain.carried = 0 if left is None else len(self._carries[left])
             if dtype != "float32":
                 slab.chain.to_float(getattr(ms, dtype))
             slabs[stage] = slab
+            first, last = placement.slabs[stage]
+            for layer, cell in zip(self.layers[first:last], slab.chain.layers, strict=True):
+                check_parts(layer.name, cell, layer.sharded, self.topology.tensor_parallel)
         return slabs
 
     def _write(self, program: Sequence[Action]) -> tuple[Source, Finish]:
@@ -210,7 +233,7 @@ class GraphRunner:
     def _build(self, name: str, source: Source, finish: Finish) -> StepCell:
         """Import the generated class and give it what it names."""
         title = f"{name} of worker {self.transport.rank} under {self.plan.schedule}"
-        lines = Source(arguments=source.arguments, lines=[*source.lines, *finish.lines])
+        lines = replace(source, lines=[*source.lines, *finish.lines])
         parts: dict[str, object] = {}
         for action in source.gates:
             parts[f"gate_{action}"] = _gate(action)
@@ -231,9 +254,8 @@ class GraphRunner:
             parts[f"zeros_{index}"] = Tensor(np.zeros(shape, np.float32))
         if self.update is not None:
             parts["update"] = self.update
-        cell = import_class(lines.text(title), "Step", self._sources)(
-            parts, 2 + len(self.layers[-1].metrics), self.settings.clip_norm
-        )
+        module = import_source(lines.text(title), name.lower(), self._sources)
+        cell = module.Step(parts, 2 + len(self.layers[-1].metrics), self.settings.clip_norm)
         cell.set_train(True)
         return cell
 

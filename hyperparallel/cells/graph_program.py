@@ -51,6 +51,7 @@ class Source:
         gates: one per action, in order: the names of the Depend operators that carry the action.
         wires: the tensors that are sent and received.
         lines: body of `construct`.
+        methods: further methods that it calls, by name.
         token: what the end of the step waits for.
         packed: name of the sum of the packed losses; that of zeros where this rank has none.
         summed: stages with a sum of gradients `acc`.
@@ -61,6 +62,7 @@ class Source:
     gates: list[Action] = field(default_factory=list)
     wires: list[Wire] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    methods: dict[str, tuple[str, ...]] = field(default_factory=dict)
     token: str = "rates"
     packed: str = "self.nothing"
     summed: list[int] = field(default_factory=list)
@@ -70,7 +72,9 @@ class Source:
         head = f'"""{title}; generated from the plan, not to be edited."""\n\n'
         head += "from hyperparallel.cells.graph_cell import StepCell\n\n\nclass Step(StepCell):\n"
         head += f'    """{title}."""\n\n    def construct(self, {", ".join(self.arguments)}):\n'
-        return head + "".join(f"        {line}\n" for line in self.lines)
+        body = "".join(f"        {line}\n" for line in self.lines)
+        more = "".join("\n" + "".join(f"    {line}\n" for line in method) for method in self.methods.values())
+        return head + body + more
 
 
 def write_source(
@@ -98,7 +102,7 @@ def write_source(
         packed = h0_0
         # 0B0
         d0_0 = self.gate_0B0(self.loss_gradient, h0_0)
-        w0_0 = self.differentiate_0(self.stage_0, self.weights_0)(a0_0_0, d0_0)
+        w0_0 = self.backward_0(a0_0_0, d0_0)
         acc0 = w0_0
     """
     writer = _Writer(placement, stages, carries)
@@ -194,8 +198,8 @@ class _Writer:
         self._line(f"d{stage}_{mb} = {_tuple(held_back)}")
         if not facts.has_weights and not gates.sends_gradient:
             return
-        of = f"self.stage_{stage}, self.weights_{stage}" if facts.has_weights else f"self.stage_{stage}"
-        call = f"self.differentiate_{stage}({of})({', '.join(names)}, d{stage}_{mb})"
+        call = f"self.backward_{stage}({', '.join(names)}, d{stage}_{mb})"
+        self._define_backward(stage, len(names))
         tokens = []
         if not gates.sends_gradient:
             self._line(f"w{stage}_{mb} = {call}")
@@ -209,8 +213,18 @@ class _Writer:
         if facts.has_weights and kind == B:
             self._accumulate(stage, f"w{stage}_{mb}")
             tokens.append(self.ct)
-        if tokens:
-            self.ct = _tuple(tokens)
+        elif not tokens:
+            tokens.append(f"w{stage}_{mb}")
+        self.ct = _tuple(tokens)
+
+    def _define_backward(self, stage: int, inputs: int) -> None:
+        """Give the backward a method of its own, so that the compiler differentiates once for all micro-batches."""
+        of = f"self.stage_{stage}, self.weights_{stage}" if self.stages[stage].has_weights else f"self.stage_{stage}"
+        names = ", ".join([*(f"x{index}" for index in range(inputs)), "d"])
+        self.source.methods[f"backward_{stage}"] = (
+            f"def backward_{stage}(self, {names}):",
+            f"    return self.differentiate_{stage}({of})({names})",
+        )
 
     def _accumulate(self, stage: int, gradients: str) -> None:
         if stage in self.source.summed:

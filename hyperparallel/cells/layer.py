@@ -18,6 +18,7 @@ from mindspore import nn
 from mindspore.dataset import config as dataset_config
 
 from hyperparallel.algebra import LayerSpec, ModelSpec
+from hyperparallel.cells.tensor_parallel import Shard
 from hyperparallel.errors import ModelError
 
 _random = importlib.import_module("mindspore.common.seed")  # an import statement would find the function `seed`
@@ -44,6 +45,14 @@ class Layer:
         metrics: last layer only: names of the sums it returns after loss and weight.
         work: forward FLOPs of one micro-batch as a function of its sizes, `{"images": n, "samples": n,
             "tokens": padded text tokens}`; used for predicted costs when nothing was measured.
+        sharded: parameter name inside this Cell -> how it is cut; with tensor parallelism the Cell holds only this
+            worker's part of it. All other parameters are whole and equal on every shard.
+        carry: shapes of the tensors that it hands on, as a function of the columns' shapes, `{"input_ids": (2, 32)}`
+            -> `[(2, 32, 64)]`; a `TensorSpec` for a tensor of another type than the layers compute in. The graph
+            runner needs it, since a message of a graph has one shape; not for the last layer.
+        parameters: name of each parameter inside the Cell -> its global name, where that is not
+            `<layer name>.<name in the Cell>`; the Cell's own `requires_grad` then counts too. The transpose pass
+            keeps so the names of the Cell that it takes apart.
     """
 
     name: str
@@ -54,6 +63,9 @@ class Layer:
     tied: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     work: Callable[[Mapping[str, float]], float] | None = None
+    sharded: Mapping[str, Shard] = field(default_factory=dict)
+    carry: Callable[[Mapping[str, tuple[int, ...]]], Sequence[tuple]] | None = None
+    parameters: Mapping[str, str] | None = None
 
 
 def check_layers(layers: Sequence[Layer]) -> None:
@@ -92,6 +104,8 @@ def _check_tie(index: int, local: str, target: str, layers: Sequence[Layer]) -> 
         raise ModelError(f"{name} of layer {source}, but is layer {index} itself; tie to an earlier layer")
     if target.removeprefix(layers[source].name + ".") in layers[source].tied:
         raise ModelError(f"{name}, which is tied itself; tie both to the same parameter")
+    if layers[source].sharded.get(target.removeprefix(layers[source].name + ".")) != layer.sharded.get(local):
+        raise ModelError(f"{name}, but they are cut over the shards differently; cut both alike or neither")
     if layers[source].trainable != layer.trainable:
         frozen = layers[source].name if layer.trainable else layer.name
         raise ModelError(f"{name}, but {frozen!r} is frozen and the other is not; train or freeze both")
@@ -101,9 +115,14 @@ def layer_of(name: str, layers: Sequence[Layer]) -> int:
     """Return the index of the layer that holds a parameter, by its global name.
 
     Raises:
-        ModelError: no layer's name is a prefix of it.
+        ModelError: no layer lists it, and no layer's name is a prefix of it.
     """
-    fits = [index for index, layer in enumerate(layers) if name.startswith(layer.name + ".")]
+    for index, layer in enumerate(layers):
+        if layer.parameters is not None and name in layer.parameters.values():
+            return index
+    fits = [
+        index for index, layer in enumerate(layers) if layer.parameters is None and name.startswith(layer.name + ".")
+    ]
     if not fits:
         raise ModelError(
             f"parameter {name!r} belongs to no layer; layers are named {layers[0].name!r} .. {layers[-1].name!r}"
@@ -138,17 +157,36 @@ def build_layer(layer: Layer, seed: int) -> nn.Cell:
         layer: the layer to build.
         seed: the run's seed, any integer >= 0.
 
+    Raises:
+        ModelError: the Cell's parameters are not those that `layer.parameters` lists.
+
     Returns:
-        The Cell; its parameters are named `<layer name>.<name in the Cell>` and carry `requires_grad`.
+        The Cell; its parameters are named `<layer name>.<name in the Cell>`, or as `layer.parameters` says, and
+        carry `requires_grad`.
     """
     with seeded(seed, layer.name):
         cell = layer.build()
         for parameter in cell.get_parameters():
             parameter.init_data()
+    if layer.parameters is not None:
+        _check_listed(layer, cell)
     for local, parameter in cell.parameters_and_names():
-        parameter.name = f"{layer.name}.{local}"
-        parameter.requires_grad = layer.trainable
+        if layer.parameters is None:
+            parameter.name = f"{layer.name}.{local}"
+            parameter.requires_grad = layer.trainable
+        else:
+            parameter.name = layer.parameters[local]
+            parameter.requires_grad = layer.trainable and parameter.requires_grad
     return cell
+
+
+def _check_listed(layer: Layer, cell: nn.Cell) -> None:
+    own = {local for local, _ in cell.parameters_and_names()}
+    if own != set(layer.parameters):
+        raise ModelError(
+            f"layer {layer.name!r} lists the parameters {', '.join(sorted(layer.parameters)) or 'none'}; its Cell has "
+            f"{', '.join(sorted(own)) or 'none'}"
+        )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from hyperparallel.errors import ModelError
 if TYPE_CHECKING:
     from hyperparallel.cells.layer import Layer
 
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int64": 8}
+_BYTES = {"bool": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int64": 8}
 
 
 class TensorSpec(NamedTuple):
@@ -41,7 +41,7 @@ def carries(layers: Sequence[Layer], columns: Columns, dtype: str = "float32") -
     Args:
         layers: the whole model.
         columns: shapes of a micro-batch.
-        dtype: type that floating-point carries have.
+        dtype: type of the tensors whose layers give a shape only.
 
     Raises:
         ModelError: a layer does not declare its carry; says which.
@@ -54,8 +54,9 @@ def carries(layers: Sequence[Layer], columns: Columns, dtype: str = "float32") -
         if layer.carry is None:
             raise ModelError(
                 f"layer {index} ({layer.name!r}) does not say what it hands on; a graph needs to know the shape of "
-                "every message: give the layer carry=..., or run it stepwise"
+                "every message: give the layer carry=..., let measure_carries(layers, columns) find it out, or run it "
+                "stepwise"
             )
-        shapes = layer.carry({name: spec.shape for name, spec in columns.items()})
-        found.append(tuple(TensorSpec(tuple(shape), dtype) for shape in shapes))
+        handed = layer.carry({name: spec.shape for name, spec in columns.items()})
+        found.append(tuple(one if isinstance(one, TensorSpec) else TensorSpec(tuple(one), dtype) for one in handed))
     return (*found, ())

@@ -105,6 +105,7 @@ class Slab:
         backward: whether the stage has backwards; without, nothing is kept after a forward.
         sends_gradient: whether its backward must return the gradient of the carry.
         jit: compile forward and backward; False runs op by op.
+        rank: of the pipeline; what each layer's Cell says in `pipeline_stage`.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Slab:
         backward: bool,
         sends_gradient: bool,
         jit: bool,
+        rank: int = 0,
     ):
         own = layers[span[0] : span[1]]
         self.names = [layer.name for layer in own]
@@ -125,6 +127,7 @@ class Slab:
         picks = [tuple(self.columns.index(column) for column in layer.columns) for layer in own]
         cells = [build_layer(layer, seed) for layer in own]
         for layer, cell in zip(own, cells, strict=True):
+            cell.pipeline_stage = rank
             _copy_tied(layer, cell, layers, seed)
         self.chain = (_CompiledChain if jit else _Chain)(cells, picks, self.has_carry, packs=self.is_last)
         self.signature = Signature(self.chain) if jit else None

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-import hashlib
+import atexit
 import importlib.util
+import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
+from types import ModuleType
+
+_numbers = count()
 
 
-def import_class(text: str, name: str, folder: Path | None = None) -> type:
-    """Write source to a file and import a class from it.
+def import_source(
+    text: str, stem: str, folder: str | Path | None = None, names: Mapping[str, object] | None = None
+) -> ModuleType:
+    """Write source that this package generated to a file and import it.
 
     Args:
-        text: a Python module that this package generated.
-        name: of the class in it.
-        folder: where the file goes and stays, to be read by whoever debugs; default: a temporary folder of the user.
+        text: a Python module.
+        stem: start of the file's name; a number makes it unique in this process.
+        folder: where the file goes and stays, to be read by whoever debugs; default: a folder that is removed when
+            Python ends.
+        names: what global names mean in the source, besides what it imports.
 
     Returns:
-        The class. The same text gives the same file.
+        The module.
     """
-    folder = folder or Path(tempfile.mkdtemp(prefix="hyperparallel-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    module_name = f"step_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    path = folder / f"{module_name}.py"
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="hyperparallel-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    name = f"{stem}_{next(_numbers)}"
+    path = Path(folder) / f"{name}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(f"hyperparallel_generated.{module_name}", path)
+    spec = importlib.util.spec_from_file_location(f"hyperparallel_{name}", path)
     assert spec is not None and spec.loader is not None, f"{path} is not a Python file"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # the compiler looks the class's module up
+    vars(module).update(names or {})
+    sys.modules[spec.name] = module  # the compiler looks up names here
     spec.loader.exec_module(module)
-    return getattr(module, name)
+    return module

@@ -6,36 +6,22 @@ Compile time does not depend on M, and shapes may differ per micro-batch and per
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from mindspore import Tensor
 
 from hyperparallel.algebra import Plan, validate
-from hyperparallel.algebra.program import F
+from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.gradients import Gradients, share
 from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.optimizer import AdamW, Optimizer
 from hyperparallel.cells.slab import Slab
+from hyperparallel.cells.step_result import MicroBatch, StepResult, read_by, summarise
+from hyperparallel.cells.tensor_parallel import check_parts
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.walk import Record, Walk
-from hyperparallel.errors import ConfigError, DataError, ModelError
-
-MicroBatch = Mapping[str, np.ndarray]
-
-
-class StepResult(NamedTuple):
-    """Numbers of one step, the same on every rank."""
-
-    loss: float
-    """Mean over all terms (tokens) of the global batch."""
-    weight: float
-    """Number of those terms."""
-    metrics: dict[str, float]
-    """Sums that the last layer declares."""
-    grad_norm: float
-    """Global gradient norm before clipping; 0.0 when nothing is trainable or clipping is off."""
+from hyperparallel.errors import DataError, ModelError
 
 
 class Runner:
@@ -45,14 +31,16 @@ class Runner:
         plan: derived for these layers; it is validated here, before anything runs.
         layers: the whole model; this rank builds only its own slabs.
         transport: the job; default: a single process.
-        data_parallel: D >= 1; the job has P * D ranks, global rank = pipeline rank * D + replica.
+        data_parallel: D >= 1, replicas of the pipeline.
+        tensor_parallel: T >= 1, workers that share each stage; the layers must have been listed for this worker's
+            place among them (`Transport.tensor_parallel`). The job has P x D x T workers, numbered by `Topology`.
         optimizer: settings of AdamW.
         seed: seed of the initial weights; equal on every rank.
         jit: compile stages; False runs op by op (slow, for debugging).
 
     Raises:
         PlanError: the plan must not run.
-        ConfigError: P * D is not the number of ranks in the job.
+        ConfigError: P x D x T is not the number of workers in the job.
         ModelError: the layers cannot work.
 
     Example:
@@ -87,6 +75,7 @@ class Runner:
         *,
         transport: Transport | None = None,
         data_parallel: int = 1,
+        tensor_parallel: int = 1,
         optimizer: AdamW | None = None,
         seed: int = 0,
         jit: bool = True,
@@ -95,17 +84,13 @@ class Runner:
         check_layers(layers)
         self.plan, self.layers = plan, list(layers)
         self.transport = transport or Transport()
-        if self.transport.size != plan.ranks * data_parallel:
-            raise ConfigError(
-                f"the plan has {plan.ranks} ranks x {data_parallel} replicas = {plan.ranks * data_parallel} workers, "
-                f"the job has {self.transport.size}; start it with msrun --worker_num={plan.ranks * data_parallel}"
-            )
-        self.data_parallel = data_parallel
-        self.rank, self.replica = divmod(self.transport.rank, data_parallel)
+        self.topology = Topology(plan.ranks, data_parallel, tensor_parallel)
+        self.rank, self.replica, self.shard = self.transport.place(self.topology)
         self.program = plan.programs[self.rank]
         self.settings = optimizer or AdamW()
         self.slabs = self._build_slabs(seed, jit)
-        self.gradients = Gradients(share(plan, self.layers, self.slabs, data_parallel), self.transport)
+        shared = share(plan, self.layers, self.slabs, self.topology, self.transport.rank)
+        self.gradients = Gradients(shared, self.transport)
         self.optimizer = Optimizer(
             self.settings, [parameter for one in self.gradients.shared for parameter in one.parameters]
         )
@@ -117,8 +102,8 @@ class Runner:
         """Run one optimizer step.
 
         Args:
-            batch: M micro-batches of this replica, column -> array; a rank may leave out what its stages do not
-                read (`requests` says what they do).
+            batch: M micro-batches of this replica, column -> array, the same on all its shards; a rank may leave out
+                what its stages do not read (`requests` says what they do).
             lr: learning rate of this step, default the optimizer's.
 
         Raises:
@@ -154,15 +139,10 @@ class Runner:
     @property
     def requests(self) -> dict[int, tuple[tuple[int, ...], tuple[str, ...]]]:
         """What this rank reads: stage -> (its micro-batches, its columns)."""
-        needs = {}
-        for stage, slab in self.slabs.items():
-            own = tuple(action.mb for action in self.program if action.stage == stage and action.kind == F)
-            if slab.columns:
-                needs[stage] = (tuple(sorted(own)), slab.columns)
-        return needs
+        return read_by(self.slabs, self.program)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """Return this rank's parameters by global name, as copies."""
+        """Return this rank's parameters by global name, as copies; of those in `Layer.sharded` its part."""
         return {
             parameter.name: parameter.asnumpy().copy()
             for slab in self.slabs.values()
@@ -181,7 +161,11 @@ class Runner:
                 backward=gates.receives_gradient,
                 sends_gradient=gates.sends_gradient,
                 jit=jit,
+                rank=self.rank,
             )
+            first, last = placement.slabs[stage]
+            for layer, cell in zip(self.layers[first:last], slabs[stage].chain.layers, strict=True):
+                check_parts(layer.name, cell, layer.sharded, self.topology.tensor_parallel)
         return slabs
 
     def _run(self, batch: Sequence[MicroBatch], train: bool) -> StepResult:
@@ -202,16 +186,15 @@ class Runner:
         Slots for all micro-batches of all replicas make the sum independent of the schedule, to the last bit.
         """
         names = self.layers[-1].metrics
-        table = np.zeros((self.data_parallel, self.plan.micro_batches, 2 + len(names)), np.float32)
+        table = np.zeros((self.topology.data_parallel, self.plan.micro_batches, 2 + len(names)), np.float32)
         for mb, values in losses.items():
             if values.size != table.shape[2]:
                 raise ModelError(
                     f"layer {self.layers[-1].name!r} returned {values.size} values; expected loss, weight and its "
                     f"metrics {names}, {table.shape[2]} in all"
                 )
-            table[self.replica, mb] = values.asnumpy()
+            if self.shard == 0:  # the other shards have the same loss
+                table[self.replica, mb] = values.asnumpy()
         table = self.transport.sum(table, range(self.transport.size)).astype(np.float64)
         self.transport.flush()
-        sums = table.sum(axis=(0, 1))
-        loss = sums[0] / sums[1] if sums[1] else 0.0
-        return StepResult(float(loss), float(sums[1]), dict(zip(names, map(float, sums[2:]), strict=True)), 0.0)
+        return summarise(table.sum(axis=(0, 1)), names, 0.0)

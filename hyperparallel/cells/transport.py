@@ -20,7 +20,9 @@ from mindspore import Tensor, ops
 
 from hyperparallel.algebra import Action
 from hyperparallel.algebra.program import SEND_B, SEND_F
-from hyperparallel.errors import TransportError
+from hyperparallel.algebra.topology import Topology
+from hyperparallel.cells.tensor_parallel import WHOLE, TensorParallel
+from hyperparallel.errors import ConfigError, TransportError
 
 _HEAD = struct.Struct("<8sIIIIIQ")  # magic, step, stage, kind, micro-batch, number of arrays, payload bytes
 _ARRAY = struct.Struct("<8sI8Q")  # dtype, number of dimensions, dimensions
@@ -48,7 +50,8 @@ class Transport:
         self.rank, self.size = rank, size
         self._room: dict[tuple[int, int], int] = defaultdict(lambda: _ROOM)
         self._in_flight: list[tuple[object, Tensor]] = []
-        self._reduces: dict[tuple[int, ...], ops.AllReduce] = {}
+        self._groups: dict[tuple[int, ...], str] = {}
+        self._reduces: dict[str, ops.AllReduce] = {}
 
     @classmethod
     def start(cls) -> Transport:
@@ -70,6 +73,40 @@ class Transport:
         # Send and receive look this name up; on CPU nobody else creates it (design, section 6).
         CollectiveManager.get_instance().create_group("hccl_world_group", list(range(size)))
         return cls(rank, size)
+
+    def place(self, topology: Topology) -> tuple[int, int, int]:
+        """Return where this worker sits: (pipeline rank, replica, shard).
+
+        Args:
+            topology: P x D x T.
+
+        Raises:
+            ConfigError: the job has another number of workers.
+        """
+        if self.size != topology.workers:
+            raise ConfigError(
+                f"the plan has {topology.ranks} ranks x {topology.data_parallel} replicas x {topology.tensor_parallel} "
+                f"shards (P x D x T) = {topology.workers} workers, the job has {self.size}; "
+                f"start it with msrun --worker_num={topology.workers}"
+            )
+        return topology.coordinates(self.rank)
+
+    def tensor_parallel(self, topology: Topology) -> TensorParallel:
+        """Create the group of the workers that share this worker's stage; all T of them call this.
+
+        Args:
+            topology: P x D x T.
+
+        Raises:
+            ConfigError: the job has another number of workers.
+
+        Returns:
+            What the layers need to split themselves.
+        """
+        _, _, shard = self.place(topology)
+        if topology.tensor_parallel == 1:
+            return WHOLE
+        return TensorParallel(topology.tensor_parallel, shard, self.group(topology.shards(self.rank)))
 
     def send(self, peer: int, tag: Tag, arrays: Sequence[np.ndarray]) -> None:
         """Send arrays to another rank; returns at once (buffered).
@@ -115,13 +152,30 @@ class Transport:
             values: float32 array of any shape, the same shape on all of them.
             ranks: members, this rank among them.
         """
-        key = tuple(sorted(ranks))
-        assert self.rank in key, f"rank {self.rank} is not in {key}"
-        if len(key) == 1:
+        if len(ranks) == 1:
+            assert ranks[0] == self.rank, f"rank {self.rank} is not in {tuple(ranks)}"
             return values
-        if key not in self._reduces:
-            self._reduces[key] = self._create_group(key)
-        return self._reduces[key](Tensor(values)).asnumpy()
+        group = self.group(ranks)
+        if group not in self._reduces:
+            self._reduces[group] = ops.AllReduce(group=group)
+        return self._reduces[group](Tensor(values)).asnumpy()
+
+    def group(self, ranks: Sequence[int]) -> str:
+        """Return the name of the communication group of some ranks, created when first asked for.
+
+        Args:
+            ranks: two or more members, this rank among them; all of them call this, and no other rank does.
+        """
+        key = tuple(sorted(ranks))
+        assert self.rank in key and len(key) > 1, f"rank {self.rank} has no group {key}"
+        if key not in self._groups:
+            self._groups[key] = self._create_group(key)
+        return self._groups[key]
+
+    @property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """The groups that were asked for: name -> members."""
+        return {name: key for key, name in self._groups.items()}
 
     def flush(self) -> None:
         """Forget the buffers of sends; call when all ranks are known to have received (after a reduction)."""
@@ -129,14 +183,14 @@ class Transport:
             handle.wait()
         self._in_flight.clear()
 
-    def _create_group(self, key: tuple[int, ...]) -> ops.AllReduce:
-        if len(key) == self.size:
-            return ops.AllReduce()
+    def _create_group(self, key: tuple[int, ...]) -> str:
         from mindspore import communication
 
+        if len(key) == self.size:
+            return communication.GlobalComm.WORLD_COMM_GROUP
         name = "hyperparallel-" + "-".join(map(str, key))
         communication.create_group(name, list(key))
-        return ops.AllReduce(group=name)
+        return name
 
     def _isend(self, peer: int, data: bytes) -> None:
         from mindspore.mint import distributed

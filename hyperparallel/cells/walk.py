@@ -126,7 +126,8 @@ class Walk:
             self.records.append(Record(action, start - self.began, time.perf_counter() - self.began, sent))
 
     def _global(self, rank: int) -> int:
-        return rank * self.runner.data_parallel + self.runner.replica
+        """Return the worker of another pipeline rank that has this worker's replica and shard."""
+        return self.runner.topology.worker(rank, self.runner.replica, self.runner.shard)
 
     def _record(self, action: Action, start: float, results: Carry | tuple) -> None:
         """Note when an action ran; only then is it worth waiting for its result."""

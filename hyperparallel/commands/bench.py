@@ -28,10 +28,12 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config, args.overrides)
     if config.parallel.data_parallel > 1:
         raise ConfigError("bench compares pipelines of one replica; set parallel.data_parallel to 1")
+    if config.parallel.tensor_parallel > 1:
+        raise ConfigError("bench compares pipelines of one worker a stage; set parallel.tensor_parallel to 1")
     if is_worker():
         _work(config)
         return 0
-    from hyperparallel.training.build import check
+    from hyperparallel.training.runners import check
 
     check(config)
     folder = new_run_folder(config.run.out)

@@ -35,6 +35,7 @@ from hyperparallel.views.figure import check_suffix, render
 from hyperparallel.views.files import write_files
 from hyperparallel.views.grid import number
 from hyperparallel.views.perfetto import to_bytes, trace
+from hyperparallel.views.placement import LayerSize, placement_data, placement_table
 
 SUMMARY = "show what a schedule does: timeline, step time, bubbles, memory"
 EXAMPLE = (
@@ -53,8 +54,8 @@ examples:
   two schedules under one time axis (needs matplotlib: pip install 'hyperparallel[figure]'):
     hyperparallel plan --schedule "1f1b(vision+llm)" --ranks 4 --micro-batches 8 --cost vision=12/0,llm=4/8 \\
       --compare "transpose(vision) >> 1f1b(llm)" --figure compare.svg
-  what a training configuration would run, with a value of it changed:
-    hyperparallel plan CONFIG.yaml section.key=value
+  what a training configuration would run, with a value of it changed, and where its parameters are:
+    hyperparallel plan CONFIG.yaml section.key=value --placement
 """
 
 _LINE_ONLY = ("schedule", "ranks", "micro_batches", "cost", "layers")
@@ -97,6 +98,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write the timeline for ui.perfetto.dev: FILE.json")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
     parser.add_argument("--programs", action="store_true", help="print also what every rank runs, messages included")
+    parser.add_argument(
+        "--placement",
+        action="store_true",
+        help="print also which ranks hold each layer, and parameters and bytes per rank; for a CONFIG.yaml",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,18 +119,24 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.figure is not None:
         check_suffix(args.figure)
+    if args.placement and args.config is None:
+        raise UsageError("--placement counts the parameters of a model, which only a CONFIG.yaml gives; name one")
     derive_line = _from_config(args) if args.config is not None else _from_line(args)
     cases = [_case(*derive_line(line)) for line in (None, *args.compare)]
+    sizes = _sizes(args) if args.placement else []
     # Files first: when one cannot be written, nothing else has happened.
     _write(args, cases)
     plan, costs, timeline, unit = cases[0]
     if args.json:
         compared = {"compare": [_brief(case) for case in cases[1:]]} if args.compare else {}
-        print(json.dumps({**as_json(plan, costs, timeline), **compared}))
+        placed = {"placement": placement_data(plan, sizes)} if args.placement else {}
+        print(json.dumps({**as_json(plan, costs, timeline), **compared, **placed}))
         return 0
     print(report(plan, costs, timeline, unit))
     if args.compare:
         print("\n" + "\n".join(_table(cases)))
+    if args.placement:
+        print("\n" + placement_table(plan, sizes))
     if args.programs:
         print("\n" + to_text(plan.programs), end="")
     return 0
@@ -209,6 +221,21 @@ def _from_config(args: argparse.Namespace) -> Derive:
         return plan, costs if args.message is None else dataclasses.replace(costs, alpha=args.message), unit
 
     return derive_line
+
+
+def _sizes(args: argparse.Namespace) -> list[LayerSize]:
+    """Count the parameters of a configuration's layers; only this builds them, with MindSpore."""
+    from hyperparallel.cells.sizes import count_parameters
+    from hyperparallel.cells.tensor_parallel import WHOLE
+    from hyperparallel.training.build import build_layers
+    from hyperparallel.training.config import load_config
+
+    config = load_config(args.config, args.overrides)
+    # Of T > 1 the layers only build inside a job; so whole ones are built, and the list says what is cut.
+    pairs = zip(build_layers(config, WHOLE), build_layers(config), strict=True)
+    layers = [dataclasses.replace(whole, sharded=cut.sharded) for whole, cut in pairs]
+    counts = count_parameters(layers, config.parallel.tensor_parallel)
+    return [LayerSize(layer.name, *count) for layer, count in zip(layers, counts, strict=True)]
 
 
 def _from_line(args: argparse.Namespace) -> Derive:

@@ -6,11 +6,12 @@ import argparse
 import json
 
 from hyperparallel.cells.transport import Transport
-from hyperparallel.training.build import build_feed, check
+from hyperparallel.training.build import build_feed
 from hyperparallel.training.config import Config, load_config
 from hyperparallel.training.job import has_starter, new_run_folder, run_folder, run_job, say
 from hyperparallel.training.launch import is_worker
 from hyperparallel.training.progress import Progress
+from hyperparallel.training.runners import check
 from hyperparallel.training.trainer import train
 
 
@@ -51,7 +52,7 @@ def _work(config: Config) -> None:
 
 def _start(args: argparse.Namespace, config: Config) -> None:
     folder = new_run_folder(config.run.out)
-    workers = config.parallel.ranks * config.parallel.data_parallel
+    workers = config.parallel.topology.workers
     say(f"{config.schedule} on {workers} ranks; run folder {folder}")
     progress = Progress(config.training.steps)
     arguments = ["-m", "hyperparallel", "train", args.config, *args.overrides]

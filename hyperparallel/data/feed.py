@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyperparallel.data.collate import PIXELS, check_columns, collate, padded_length
+from hyperparallel.data.collate import PIXELS, Room, check_columns, collate, padded_length
 from hyperparallel.data.prefetch import prefetch
 from hyperparallel.data.sample import Source
 from hyperparallel.errors import DataError
@@ -50,6 +50,7 @@ class StepFeed:
         data_parallel: D, >= 1.
         replica: d, 0..D-1: which replica this feed serves.
         pad_to_multiple: texts are padded to a multiple of this many tokens.
+        room: makes all micro-batches of one shape instead.
 
     Raises:
         DataError: a batch that cannot be cut evenly, or a replica outside 0..D-1.
@@ -63,6 +64,7 @@ class StepFeed:
         data_parallel: int = 1,
         replica: int = 0,
         pad_to_multiple: int = 8,
+        room: Room | None = None,
     ) -> None:
         _check_cut(batch_size, micro_batches, data_parallel)
         if not 0 <= replica < data_parallel:
@@ -73,6 +75,7 @@ class StepFeed:
         self.data_parallel = data_parallel
         self.replica = replica
         self.pad_to_multiple = pad_to_multiple
+        self.room = room
 
     def indices(self, step: int, m: int) -> range:
         """Give the sample numbers of micro-batch `m` of step `step`, both from 0, for this replica.
@@ -108,7 +111,7 @@ class StepFeed:
         """
         pixels = PIXELS in columns
         samples = [self.source.sample(index, pixels=pixels) for index in self.indices(step, m)]
-        return collate(samples, columns, self.pad_to_multiple)
+        return collate(samples, columns, self.pad_to_multiple, self.room)
 
     def stream(self, requests: Requests, first_step: int, last_step: int) -> Iterator[StepData]:
         """Yield what the stages of one rank read, step by step, made ahead on a background thread.
@@ -155,7 +158,8 @@ class StepFeed:
             samples=len(infos),
             tokens=sum(info.tokens for info in infos),
             targets=sum(info.targets for info in infos),
-            padded_tokens=len(infos) * padded_length((info.tokens for info in infos), self.pad_to_multiple),
+            padded_tokens=len(infos)
+            * (self.room.tokens if self.room else padded_length((i.tokens for i in infos), self.pad_to_multiple)),
         )
 
     def _check_micro_batch(self, m: int) -> None:

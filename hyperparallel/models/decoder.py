@@ -1,7 +1,7 @@
 """The LLM: embedding with image features put in place, decoder blocks, and a head that returns the loss.
 
-Shapes: B rows, T padded text length, D width, F features in the SwiGLU, A query heads, K key and value heads,
-E = D/A features per head, V vocabulary, N images, Q tokens per image. B, T and N may differ at every call.
+Shapes: B rows, T padded text length, D width, F features in the SwiGLU, A query heads and K key and value heads of
+this shard, E features per head, V vocabulary, N images, Q tokens per image. B, T and N may differ at every call.
 
 Rows are padded on the right, where a causal mask already keeps every real token from seeing the padding.
 """
@@ -12,9 +12,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
+from hyperparallel.cells.tensor_parallel import WHOLE, Enter, Shard, TensorParallel
 from hyperparallel.models.attention import attend_causal, rotary_tables, rotate
 from hyperparallel.models.config import DecoderConfig
-from hyperparallel.models.weights import RmsNorm, dense, depth_scale, normal
+from hyperparallel.models.shards import column_dense, row_dense
+from hyperparallel.models.weights import RmsNorm, depth_scale, normal
 
 IGNORE = -100  # the label of a token that is not to be predicted
 _NEVER = -1e9
@@ -71,6 +73,19 @@ class MultimodalEmbed(nn.Cell):
         return ops.where(is_image_BT.expand_dims(-1), ops.gather(features_RD, row_BT, 0), text_BTD)
 
 
+def block_shards(config: DecoderConfig) -> dict[str, Shard]:
+    """Tell how the parameters of a block are cut: attention by heads, the SwiGLU by its inner features."""
+    kv_width = config.kv_heads * (config.width // config.heads)
+    inner = (config.ffn,)
+    return {
+        "qkv.weight": Shard(0, (config.width, kv_width, kv_width)),
+        "out.weight": Shard(1, (config.width,)),
+        "gate.weight": Shard(0, inner),
+        "up.weight": Shard(0, inner),
+        "down.weight": Shard(1, inner),
+    }
+
+
 class DecoderBlock(nn.Cell):
     """Mix each token with the ones before it, then its features, both added to the carry.
 
@@ -78,29 +93,39 @@ class DecoderBlock(nn.Cell):
 
     Args:
         config: sizes of the LLM.
+        parallel: this worker's place among the T workers that share the block, alone by default; T divides heads,
+            kv_heads and ffn.
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, parallel: TensorParallel = WHOLE) -> None:
         super().__init__()
         width, head, scale = config.width, config.width // config.heads, depth_scale(config.depth)
-        self.heads, self.kv_heads, self.head = config.heads, config.kv_heads, head
-        self.width = width
+        shards = block_shards(config)
+        self.heads, self.kv_heads = config.heads // parallel.size, config.kv_heads // parallel.size
+        self.head, self.flat_width = head, width // parallel.size
+        self.is_shared = parallel.size > 1
+        if self.is_shared:
+            self.enter = Enter(parallel)
         position_S1 = np.arange(config.max_length)[:, None]
         self.cos, self.sin = rotary_tables(position_S1, head, config.rope_theta)
         self.mask = ms.Tensor(np.triu(np.full([config.max_length] * 2, _NEVER, np.float32), 1))
         self.norm1 = RmsNorm(width)
-        self.qkv = dense(width, width + 2 * config.kv_heads * head, bias=False)
-        self.out = dense(width, width, bias=False, scale=scale)
+        self.qkv = column_dense(width, shards["qkv.weight"], bias=False, parallel=parallel)
+        self.out = row_dense(width, shards["out.weight"], bias=False, scale=scale, parallel=parallel)
         self.norm2 = RmsNorm(width)
-        self.gate = dense(width, config.ffn, bias=False)
-        self.up = dense(width, config.ffn, bias=False)
-        self.down = dense(config.ffn, width, bias=False, scale=scale)
+        self.gate = column_dense(width, shards["gate.weight"], bias=False, parallel=parallel)
+        self.up = column_dense(width, shards["up.weight"], bias=False, parallel=parallel)
+        self.down = row_dense(width, shards["down.weight"], bias=False, scale=scale, parallel=parallel)
 
     def construct(self, x_BTD: ms.Tensor) -> ms.Tensor:
         """Apply the block: (B, T, D) -> (B, T, D), T at most max_length."""
-        x_BTD = x_BTD + self.attention(self.norm1(x_BTD))
-        y_BTD = self.norm2(x_BTD)
+        x_BTD = x_BTD + self.attention(self.shared(self.norm1(x_BTD)))
+        y_BTD = self.shared(self.norm2(x_BTD))
         return x_BTD + self.down(ops.silu(self.gate(y_BTD)) * self.up(y_BTD))
+
+    def shared(self, x_BTD: ms.Tensor) -> ms.Tensor:
+        """Enter what the shards compute together."""
+        return self.enter(x_BTD) if self.is_shared else x_BTD
 
     def attention(self, x_BTD: ms.Tensor) -> ms.Tensor:
         """Attend over each row's own and earlier tokens."""
@@ -110,7 +135,7 @@ class DecoderBlock(nn.Cell):
         qk = rotate(qkv[:, :rotated], self.cos[:length], self.sin[:length])
         mask_TT = self.mask[:length, :length]
         mixed_BATE = attend_causal(qk[:, :heads], qk[:, heads:], qkv[:, rotated:], mask_TT)
-        return self.out(mixed_BATE.transpose(0, 2, 1, 3).reshape(-1, length, self.width))
+        return self.out(mixed_BATE.transpose(0, 2, 1, 3).reshape(-1, length, self.flat_width))
 
 
 class Head(nn.Cell):

@@ -2,45 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from hyperparallel.cells.layer import Layer
+from hyperparallel.cells.tensor_parallel import WHOLE, TensorParallel
 from hyperparallel.models import decoder, vit, work
 from hyperparallel.models.config import DecoderConfig, MllmConfig, VisionConfig
 
 
-def mllm(config: MllmConfig) -> tuple[Layer, ...]:
+def mllm(config: MllmConfig, tensor_parallel: TensorParallel = WHOLE) -> tuple[Layer, ...]:
     """List the layers of a multimodal LLM, or of a text-only one where `config.vision` is None.
 
     The columns are `pixel_values` (N, C, height, width) float32 with N >= 1, `input_ids` (B, T) int32 and
     `labels` (B, T) int32, already shifted: the logits of token t are for `labels[:, t]`, -100 for none. The
     images of a micro-batch have at least as many tokens as `input_ids` has placeholders.
 
+    With tensor parallelism the workers of a stage share the blocks: each has 1/T of the heads and of the inner
+    features. Patches, merger, embedding and head stay whole on every worker; a head cut by vocabulary is not offered.
+
     Args:
         config: all sizes, and which parts are trainable.
+        tensor_parallel: this worker's place, from `Transport.tensor_parallel`; default: T = 1. A plan needs no group,
+            so `TensorParallel(size)` is enough to list and count the layers.
+
+    Raises:
+        ConfigError: T does not divide `heads`, `kv_heads` or `ffn`.
 
     Returns:
         Layers of the parts `vision` (patch, blocks, merger) and `llm` (embed, blocks, head). The last returns
         the loss, its weight, and the metrics `exact` and `samples`.
     """
-    vision = () if config.vision is None else _vision(config.vision, config.llm.width)
-    return vision + _llm(config.llm, config.image_token if vision else None)
+    vision = () if config.vision is None else _vision(config.vision, config.llm.width, tensor_parallel)
+    return vision + _llm(config.llm, config.image_token if vision else None, tensor_parallel)
 
 
-def _vision(config: VisionConfig, llm_width: int) -> tuple[Layer, ...]:
+def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> tuple[Layer, ...]:
+    parallel.check(**{"vision.heads": config.heads, "vision.ffn": config.ffn})
     layer = partial(Layer, part="vision", trainable=config.trainable)
+
+    def patches(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return [(shapes["pixel_values"][0], config.patches, config.width)]
+
     return (
         layer(
             "vision.patch",
             build=partial(vit.PatchEmbed, config),
             columns=("pixel_values",),
             work=partial(work.patch, config),
+            carry=patches,
         ),
         *(
             layer(
                 f"vision.blocks.{index}",
-                build=partial(vit.VisionBlock, config),
-                work=partial(work.vision_block, config),
+                build=partial(vit.VisionBlock, config, parallel),
+                work=partial(work.vision_block, config, parallel.size),
+                sharded=vit.block_shards(config) if parallel.size > 1 else {},
+                carry=patches,
             )
             for index in range(config.depth)
         ),
@@ -48,24 +66,32 @@ def _vision(config: VisionConfig, llm_width: int) -> tuple[Layer, ...]:
             "vision.merger",
             build=partial(vit.Merger, config, llm_width),
             work=partial(work.merger, config, llm_width),
+            carry=lambda shapes: [(shapes["pixel_values"][0], config.tokens_per_image, llm_width)],
         ),
     )
 
 
-def _llm(config: DecoderConfig, image_token: int | None) -> tuple[Layer, ...]:
+def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParallel) -> tuple[Layer, ...]:
+    parallel.check(**{"llm.heads": config.heads, "llm.kv_heads": config.kv_heads, "llm.ffn": config.ffn})
     layer = partial(Layer, part="llm", trainable=config.trainable)
     embed = (
         partial(decoder.TextEmbed, config)
         if image_token is None
         else partial(decoder.MultimodalEmbed, config, image_token)
     )
+
+    def tokens(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return [(*shapes["input_ids"], config.width)]
+
     return (
-        layer("llm.embed", build=embed, columns=("input_ids",), work=partial(work.embed, config)),
+        layer("llm.embed", build=embed, columns=("input_ids",), work=partial(work.embed, config), carry=tokens),
         *(
             layer(
                 f"llm.blocks.{index}",
-                build=partial(decoder.DecoderBlock, config),
-                work=partial(work.decoder_block, config),
+                build=partial(decoder.DecoderBlock, config, parallel),
+                work=partial(work.decoder_block, config, parallel.size),
+                sharded=decoder.block_shards(config) if parallel.size > 1 else {},
+                carry=tokens,
             )
             for index in range(config.depth)
         ),

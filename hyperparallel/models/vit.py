@@ -1,7 +1,7 @@
 """The vision encoder: patches, blocks of attention with 2D rotary positions, and a merger to LLM tokens.
 
 Shapes: N images, P patches per image, G patches per merged token, Q = P/G tokens per image, C channels,
-D encoder width, F features in the MLP, A heads, E = D/A features per head, L LLM width.
+D encoder width, F features in the MLP, A heads of this shard, E features per head, L LLM width.
 
 Patches are ordered so that the G neighbours which become one token follow each other: merging is a reshape.
 """
@@ -12,8 +12,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
+from hyperparallel.cells.tensor_parallel import WHOLE, Enter, Shard, TensorParallel
 from hyperparallel.models.attention import attend, rotary_tables, rotate
 from hyperparallel.models.config import VisionConfig
+from hyperparallel.models.shards import column_dense, row_dense
 from hyperparallel.models.weights import dense, depth_scale
 
 # Positions are 0 .. grid-1, a few dozen at most: wavelengths beyond a hundred patches would tell nothing.
@@ -53,31 +55,53 @@ class PatchEmbed(nn.Cell):
         return self.project(patches.reshape(self.flat))
 
 
+def block_shards(config: VisionConfig) -> dict[str, Shard]:
+    """Tell how the parameters of a block are cut: attention by heads, the MLP by its inner features."""
+    rows, inner = (config.width,) * 3, (config.ffn,)
+    return {
+        "qkv.weight": Shard(0, rows),
+        "qkv.bias": Shard(0, rows),
+        "out.weight": Shard(1, (config.width,)),
+        "up.weight": Shard(0, inner),
+        "up.bias": Shard(0, inner),
+        "down.weight": Shard(1, inner),
+    }
+
+
 class VisionBlock(nn.Cell):
     """Mix the patches of each image, then the features of each patch, both added to the carry.
 
     Args:
         config: sizes of the encoder.
+        parallel: this worker's place among the T workers that share the block, alone by default; T divides heads and
+            ffn.
     """
 
-    def __init__(self, config: VisionConfig) -> None:
+    def __init__(self, config: VisionConfig, parallel: TensorParallel = WHOLE) -> None:
         super().__init__()
-        width, scale = config.width, depth_scale(config.depth)
-        self.heads = config.heads
-        self.split = (-1, config.patches, 3 * config.heads, width // config.heads)
-        self.flat = (-1, config.patches, width)
+        width, scale, shards = config.width, depth_scale(config.depth), block_shards(config)
+        self.heads = config.heads // parallel.size
+        self.split = (-1, config.patches, 3 * self.heads, width // config.heads)
+        self.flat = (-1, config.patches, width // parallel.size)
+        self.is_shared = parallel.size > 1
+        if self.is_shared:
+            self.enter = Enter(parallel)
         self.cos, self.sin = rotary_tables(patch_positions(config), width // config.heads, _THETA)
         self.norm1 = nn.LayerNorm([width], epsilon=_EPSILON)
-        self.qkv = dense(width, 3 * width, bias=True)
-        self.out = dense(width, width, bias=True, scale=scale)
+        self.qkv = column_dense(width, shards["qkv.weight"], bias=True, parallel=parallel)
+        self.out = row_dense(width, shards["out.weight"], bias=True, scale=scale, parallel=parallel)
         self.norm2 = nn.LayerNorm([width], epsilon=_EPSILON)
-        self.up = dense(width, config.ffn, bias=True)
-        self.down = dense(config.ffn, width, bias=True, scale=scale)
+        self.up = column_dense(width, shards["up.weight"], bias=True, parallel=parallel)
+        self.down = row_dense(width, shards["down.weight"], bias=True, scale=scale, parallel=parallel)
 
     def construct(self, x_NPD: ms.Tensor) -> ms.Tensor:
         """Apply the block: (N, P, D) -> (N, P, D)."""
-        x_NPD = x_NPD + self.attention(self.norm1(x_NPD))
-        return x_NPD + self.down(gelu(self.up(self.norm2(x_NPD))))
+        x_NPD = x_NPD + self.attention(self.shared(self.norm1(x_NPD)))
+        return x_NPD + self.down(gelu(self.up(self.shared(self.norm2(x_NPD)))))
+
+    def shared(self, x_NPD: ms.Tensor) -> ms.Tensor:
+        """Enter what the shards compute together."""
+        return self.enter(x_NPD) if self.is_shared else x_NPD
 
     def attention(self, x_NPD: ms.Tensor) -> ms.Tensor:
         """Attend over the patches of each image."""

@@ -28,8 +28,13 @@ def dense(inputs: int, outputs: int, bias: bool, scale: float = 1.0) -> nn.Dense
     Returns:
         The Cell: (..., inputs) -> (..., outputs).
     """
-    weight = normal((outputs, inputs), scale * inputs**-0.5)
+    weight = first_weight(inputs, outputs, scale)
     return nn.Dense(inputs, outputs, weight_init=weight, bias_init="zeros", has_bias=bias)
+
+
+def first_weight(inputs: int, outputs: int, scale: float = 1.0) -> ms.Tensor:
+    """Draw the (outputs, inputs) matrix of `dense`."""
+    return normal((outputs, inputs), scale * inputs**-0.5)
 
 
 def depth_scale(depth: int) -> float:

@@ -1,6 +1,7 @@
 """Forward FLOPs of each layer: two per multiply-add of its matrix products, the rest is small beside them.
 
-`sizes` are those of one micro-batch: `images`, `samples` (rows), `tokens` (rows x padded length).
+`sizes` are those of one micro-batch: `images`, `samples` (rows), `tokens` (rows x padded length). `shards` is T: what
+the workers of a stage share costs each of them a T-th part.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ def patch(config: VisionConfig, sizes: Sizes) -> float:
     return 2 * sizes["images"] * config.patches * inputs * config.width
 
 
-def vision_block(config: VisionConfig, sizes: Sizes) -> float:
+def vision_block(config: VisionConfig, shards: int, sizes: Sizes) -> float:
     """Count qkv, output and MLP projections, and attention among the patches of one image."""
     weights = config.width * (4 * config.width + 2 * config.ffn)
     attention = 2 * config.patches * config.width
-    return 2 * sizes["images"] * config.patches * (weights + attention)
+    return 2 * sizes["images"] * config.patches * (weights + attention) / shards
 
 
 def merger(config: VisionConfig, llm_width: int, sizes: Sizes) -> float:
@@ -36,12 +37,12 @@ def embed(config: DecoderConfig, sizes: Sizes) -> float:
     return sizes["tokens"] * config.width
 
 
-def decoder_block(config: DecoderConfig, sizes: Sizes) -> float:
+def decoder_block(config: DecoderConfig, shards: int, sizes: Sizes) -> float:
     """Count the projections, and attention among the tokens of one row, masked ones included."""
     kv_width = config.kv_heads * (config.width // config.heads)
     weights = config.width * (2 * config.width + 2 * kv_width + 3 * config.ffn)
     attention = 2 * sizes["tokens"] / sizes["samples"] * config.width
-    return 2 * sizes["tokens"] * (weights + attention)
+    return 2 * sizes["tokens"] * (weights + attention) / shards
 
 
 def head(config: DecoderConfig, sizes: Sizes) -> float:

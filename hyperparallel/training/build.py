@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from hyperparallel.algebra import Plan, derive, validate
 from hyperparallel.algebra.program import B, F
 from hyperparallel.cells.layer import Layer, model_spec
 from hyperparallel.cells.optimizer import AdamW
+from hyperparallel.cells.shapes import TensorSpec
+from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.cost import Costs
-from hyperparallel.data import IMAGE, VOCABULARY_SIZE, Digits, MicroBatchInfo, StepFeed
-from hyperparallel.data.collate import padded_length
+from hyperparallel.data import IGNORE, IMAGE, VOCABULARY_SIZE, Digits, MicroBatchInfo, StepFeed
+from hyperparallel.data.collate import Room, padded_length
 from hyperparallel.errors import ConfigError
 from hyperparallel.models import mllm
 from hyperparallel.training.config import Config
@@ -19,24 +23,19 @@ PAD_TO_MULTIPLE = 8
 """Texts are padded to a multiple of this many tokens, so few shapes are compiled."""
 
 
-def build_layers(config: Config) -> tuple[Layer, ...]:
+def build_layers(config: Config, tensor_parallel: TensorParallel | None = None) -> tuple[Layer, ...]:
     """List the model's layers; without a `model.vision` section the model is text-only.
 
+    Args:
+        config: gives the model, and T.
+        tensor_parallel: a worker's place among the T workers of its stage; without, the list serves for planning, and
+            for building only if T is 1.
+
     Raises:
-        ConfigError: model and data do not fit each other.
+        ConfigError: model, data and T do not fit each other.
     """
     _check_data(config)
-    return mllm(config.model)
-
-
-def check(config: Config) -> None:
-    """Find now all mistakes that can be known before a rank starts, so nobody reads them in the logs of the ranks.
-
-    Raises:
-        HyperParallelError: schedule, model, data and layout do not fit each other.
-    """
-    build_feed(config, "train")
-    build_plan(config, build_layers(config))
+    return mllm(config.model, tensor_parallel or TensorParallel(config.parallel.tensor_parallel))
 
 
 def build_plan(config: Config, layers: Sequence[Layer]) -> Plan:
@@ -54,10 +53,43 @@ def build_feed(config: Config, split: str, replica: int = 0) -> StepFeed:
     """Build the data of one replica; raises DataError when the batch cannot be cut into M x D."""
     vision = config.model.vision
     source = Digits(config.data, vision.tokens_per_image if vision else 1, split)
-    training, parallel = config.training, config.parallel
+    training = config.training
+    room = None if config.run.mode == "stepwise" else room_of(config)
     return StepFeed(
-        source, training.batch_size, training.micro_batches, parallel.data_parallel, replica, PAD_TO_MULTIPLE
+        source, training.batch_size, training.micro_batches, _replicas_fed(config), replica, PAD_TO_MULTIPLE, room
     )
+
+
+def _replicas_fed(config: Config) -> int:
+    """Return D; 1 with `annotate`, where every worker is given the global batch and MindSpore cuts it."""
+    return 1 if config.run.mode == "annotate" else config.parallel.data_parallel
+
+
+def _samples(config: Config) -> int:
+    """Return the samples of one micro-batch as it is fed."""
+    return config.training.batch_size // (config.training.micro_batches * _replicas_fed(config))
+
+
+def label_count(batch: Sequence[Mapping[str, np.ndarray]]) -> float:
+    """Count the terms of the loss in a batch: labels that are to be predicted."""
+    return float(sum(np.count_nonzero(columns["labels"] != IGNORE) for columns in batch))
+
+
+def room_of(config: Config) -> Room:
+    """Say how large every micro-batch is where a graph fixes the shapes: as the largest that the data can give."""
+    images = max(1, _samples(config) * config.data.max_images)
+    return Room(config.run.max_images or images, config.run.max_tokens or _longest(config))
+
+
+def column_specs(config: Config) -> dict[str, TensorSpec]:
+    """Give shape and type of every column of a micro-batch of a graph, by name."""
+    room = room_of(config)
+    texts = dict.fromkeys(("input_ids", "labels"), TensorSpec((_samples(config), room.tokens), "int32"))
+    vision = config.model.vision
+    if vision is None:
+        return texts
+    size = (vision.channels, vision.image_size, vision.image_size)
+    return {"pixel_values": TensorSpec((room.images, *size)), "image_mask": TensorSpec((room.images,)), **texts}
 
 
 def build_optimizer(config: Config) -> AdamW:
@@ -114,11 +146,16 @@ def _check_data(config: Config) -> None:
             f"model.vision takes {vision.channels} x {vision.image_size} x {vision.image_size} images, the data give "
             f"1 x {data.image_size} x {data.image_size}; make model.vision.image_size and data.image_size equal"
         )
-    tokens = vision.tokens_per_image if vision else 0
-    # <bos> images reads words <eos>; "nothing" where there is no image.
-    longest = padded_length([3 + data.max_images * tokens + max(1, data.max_images)], PAD_TO_MULTIPLE)
+    longest = _longest(config)
     if llm.max_length < longest:
         raise ConfigError(
             f"model.llm.max_length is {llm.max_length}; a sample with data.max_images = {data.max_images} has up to "
             f"{longest} tokens: raise max_length or lower max_images"
         )
+
+
+def _longest(config: Config) -> int:
+    """Return the padded length of the longest text: <bos> images reads words <eos>; "nothing" without image."""
+    vision, data = config.model.vision, config.data
+    tokens = vision.tokens_per_image if vision else 0
+    return padded_length([3 + data.max_images * tokens + max(1, data.max_images)], PAD_TO_MULTIPLE)

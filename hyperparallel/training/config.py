@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import yaml
+from hyperparallel.algebra.topology import Topology
 from hyperparallel.data import DigitsConfig
 from hyperparallel.errors import ConfigError
 from hyperparallel.models.config import MllmConfig
@@ -24,10 +25,16 @@ class _Section(BaseModel):
 
 
 class Parallel(_Section):
-    """How the job is laid out: P x D workers."""
+    """How the job is laid out: P x D x T workers."""
 
     ranks: int = Field(1, ge=1, description="P, ranks of one pipeline")
     data_parallel: int = Field(1, ge=1, description="D, replicas of the pipeline")
+    tensor_parallel: int = Field(1, ge=1, description="T, workers that share the matrices of each stage")
+
+    @property
+    def topology(self) -> Topology:
+        """The numbering of the job's workers."""
+        return Topology(self.ranks, self.data_parallel, self.tensor_parallel)
 
 
 class Training(_Section):
@@ -54,7 +61,22 @@ class Evaluation(_Section):
 class Run(_Section):
     """Where and how the job runs."""
 
-    mode: Literal["stepwise"] = Field("stepwise", description="the runner")
+    mode: Literal["stepwise", "graph", "annotate"] = Field(
+        "stepwise",
+        description="the runner: Python walks the plan (any device), one graph per rank (Ascend), or MindSpore's own "
+        "pipeline engine (Ascend, Sharded regions only)",
+    )
+    dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="type that the layers compute in; weights stay float32 (graph)"
+    )
+    recompute: tuple[int, ...] | Literal["all"] = Field(
+        (), description="stages whose forward runs again in the backward instead of being kept (graph)"
+    )
+    max_images: int | None = Field(None, ge=1, description="images a micro-batch is padded to (graph); default: most")
+    max_tokens: int | None = Field(None, ge=1, description="tokens a text is padded to (graph); default: most")
+    wires: Literal["native", "pair_sum"] = Field(
+        "native", description="graph: Send and Receive; pair_sum stands in for them in tests on CPU"
+    )
     out: str = Field("runs/train", description="folder for runs; each start makes a new one inside")
     jit: bool = Field(True, description="false runs op by op, for debugging")
     trace_step: int | None = Field(None, ge=0, description="step whose trace is written, beside the predicted one")

@@ -53,7 +53,7 @@ def run_job(arguments: Sequence[str], workers: int, folder: Path, metrics: str, 
 
     Args:
         arguments: what follows `python`.
-        workers: P * D.
+        workers: P x D x T.
         folder: of this run; logs go to its `logs`.
         metrics: file in the folder whose JSON lines are reported as they come.
         report: called with each line.

@@ -47,7 +47,7 @@ def write_step_traces(config: Config, layers: Sequence[Layer], runner: Runner, f
 
 
 def gather_records(runner: Runner) -> list[list[Record]]:
-    """Return the records of every rank of the first replica, on one clock.
+    """Return the records of every rank of the first replica and shard, on one clock.
 
     A table with a place for every action of every rank is summed over the job: it needs no shared folder and works
     however the job was started.
@@ -62,7 +62,7 @@ def gather_records(runner: Runner) -> list[list[Record]]:
     assert records is not None, "the step was not recorded"
     width = max(map(len, plan.programs))
     table = np.zeros((plan.ranks, width, 3), np.int64)  # nanoseconds of start and end since 1970, bytes
-    if runner.replica == 0:
+    if runner.replica == runner.shard == 0:
         place = {action: index for index, action in enumerate(plan.programs[runner.rank])}
         # The last record ended when the rank was through; so much for the zero of its clock.
         ended = time.time_ns() - round((time.perf_counter() - runner.walked) * 1e9)

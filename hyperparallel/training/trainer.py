@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Transport
 from hyperparallel.data import StepFeed
 from hyperparallel.data.feed import StepData
-from hyperparallel.training.build import build_feed, build_layers, build_optimizer, build_plan
+from hyperparallel.training.build import build_feed, build_layers, build_plan
 from hyperparallel.training.config import Config, Training
+from hyperparallel.training.runners import AnyRunner, build_runner
 from hyperparallel.training.trace import write_step_traces
 
 MicroBatches = list[dict[str, np.ndarray]]
@@ -32,28 +32,22 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
         report: called on rank 0 with each line of metrics.
 
     Raises:
-        HyperParallelError: the configuration does not fit together, or the job does not have P x D ranks.
+        HyperParallelError: the configuration does not fit together, or the job does not have P x D x T workers.
 
     Returns:
         The summary, the same numbers on every rank.
     """
-    layers = build_layers(config)
+    layers = build_layers(config, transport.tensor_parallel(config.parallel.topology))
     plan = build_plan(config, layers)
-    runner = Runner(
-        plan,
-        layers,
-        transport=transport,
-        data_parallel=config.parallel.data_parallel,
-        optimizer=build_optimizer(config),
-        seed=config.training.seed,
-        jit=config.run.jit,
-    )
+    runner = build_runner(config, plan, layers, transport)
     # Sizes of the whole step, all replicas together: what throughput is measured in.
-    feeds = [build_feed(config, "train", replica) for replica in range(config.parallel.data_parallel)]
+    fed = 1 if config.run.mode == "annotate" else config.parallel.data_parallel
+    feeds = [build_feed(config, "train", replica) for replica in range(fed)]
     lines: list[dict[str, Any]] = []
     with MetricsFile(folder / "metrics.jsonl" if transport.rank == 0 else None) as metrics:
         for step, batch in enumerate(batches(runner, feeds[runner.replica], 0, config.training.steps)):
-            runner.records = [] if step == config.run.trace_step else None
+            if config.run.trace_step is not None:
+                runner.records = [] if step == config.run.trace_step else None
             start = time.perf_counter()
             result = runner.step(batch, learning_rate(config.training, step))
             infos = [info for feed in feeds for info in feed.describe(step)]
@@ -73,14 +67,14 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
                 report(line)
             if step == config.run.trace_step:
                 write_step_traces(config, layers, runner, folder)
-    runner.records = None
+                runner.records = None
     summary = {"schedule": str(plan.schedule), **_summarise(lines), **evaluate(config, runner)}
     if transport.rank == 0:
         write_json(folder / "summary.json", summary)
     return summary
 
 
-def evaluate(config: Config, runner: Runner) -> dict[str, float]:
+def evaluate(config: Config, runner: AnyRunner) -> dict[str, float]:
     """Read held-out samples and count those without a single wrong word.
 
     With the right words before it given, every word of a sample is predicted right if and only if greedy
@@ -101,7 +95,7 @@ def evaluate(config: Config, runner: Runner) -> dict[str, float]:
     return {"held_out_loss": loss / weight, "exact": exact / samples, "samples": samples}
 
 
-def batches(runner: Runner, feed: StepFeed, first_step: int, last_step: int):
+def batches(runner: AnyRunner, feed: StepFeed, first_step: int, last_step: int):
     """Yield, step by step, the M micro-batches with just the columns this rank's stages read."""
     for data in feed.stream(runner.requests, first_step, last_step):
         yield merge(data, runner.plan.micro_batches)

@@ -17,12 +17,14 @@ from mindspore.experimental import optim
 
 from hyperparallel import AdamW, Layer
 from hyperparallel.cells.layer import build_layer
+from hyperparallel.cells.tensor_parallel import WHOLE, TensorParallel
 from hyperparallel.data import COLUMNS, Digits, DigitsConfig, Sample, collate
 from hyperparallel.models import DecoderConfig, MllmConfig, VisionConfig, mllm
 
 STEPS = 5
 SETTINGS = AdamW(lr=3e-3, weight_decay=0.1, clip_norm=1.0)
 SEED = 7
+_READ = ("pixel_values", "input_ids", "labels")
 NO_IMAGE = 3  # this step has none at all
 # Images of the 8 samples of a step: micro-batches of two samples hold 0, 1, 3, 2 images.
 IMAGES = (0, 0, 1, 0, 2, 1, 0, 2)
@@ -42,6 +44,7 @@ class Case:
     jit: bool = True
     pad: int = 32  # one length of text; 8 gives several
     evaluates: bool = False  # evaluate before every step too
+    deep: bool = False  # one more block in each part
     parts: str = "vision+llm"  # "+gen" calls the last two layers so, "+audio" all vision layers but the first
 
     @property
@@ -91,15 +94,15 @@ CASES = [
 ]
 
 
-def layers_of(case: Case) -> tuple[Layer, ...]:
+def layers_of(case: Case, parallel: TensorParallel = WHOLE) -> tuple[Layer, ...]:
     """Build the model of a case: 3 vision layers, and 4 backbone layers, one for each of up to 4 ranks."""
     layers = mllm(
         MllmConfig(
-            vision=VisionConfig(width=16, depth=1, heads=2, ffn=32, trainable=case.vision),
+            vision=VisionConfig(width=16, depth=1 + case.deep, heads=2, ffn=32, trainable=case.vision),
             llm=DecoderConfig(
                 vocab_size=16,
                 width=24,
-                depth=2,
+                depth=2 + case.deep,
                 heads=4,
                 kv_heads=2,
                 ffn=32,
@@ -108,7 +111,8 @@ def layers_of(case: Case) -> tuple[Layer, ...]:
                 trainable=case.llm,
             ),
             image_token=3,
-        )
+        ),
+        parallel,
     )
     renamed = {}
     if "gen" in case.parts:
@@ -146,10 +150,12 @@ class Reference(NamedTuple):
 
 
 @cache
-def reference(vision: bool, llm: bool, tied: bool) -> Reference:
-    """Train in one process without pipeline."""
-    layers = layers_of(Case("", 1, vision=vision, llm=llm, tied=tied))
+def reference(vision: bool, llm: bool, tied: bool, dtype: str = "float32", deep: bool = False) -> Reference:
+    """Train in one process without pipeline, computing in `dtype`."""
+    layers = layers_of(Case("", 1, vision=vision, llm=llm, tied=tied, deep=deep))
     cells = [build_layer(layer, SEED) for layer in layers]
+    for cell in cells if dtype != "float32" else ():
+        cell.to_float(getattr(ms, dtype))
     merge = [layer.name for layer in layers].index("llm.embed")
     if tied:
         cells[-1].weight = cells[merge].weight
@@ -174,8 +180,8 @@ def reference(vision: bool, llm: bool, tied: bool) -> Reference:
     for step in range(STEPS):
         total, weights, sums = 0.0, 0.0, [0.0] * len(trained)
         for sample in samples_of(step):
-            batch = collate([sample], COLUMNS, pad_to_multiple=32)
-            (loss, weight), gradients = differentiate(*(Tensor(batch[column]) for column in COLUMNS))
+            batch = collate([sample], _READ, pad_to_multiple=32)
+            (loss, weight), gradients = differentiate(*(Tensor(batch[column]) for column in _READ))
             total, weights = total + float(loss), weights + float(weight)
             sums = [left + right.asnumpy().astype(np.float64) for left, right in zip(sums, gradients, strict=True)]
         mean = {p.name: value / weights for p, value in zip(trained, sums, strict=True)}

@@ -21,10 +21,15 @@ def tiny_runner(schedule=SCHEDULE, micro_batches=2, ranks=1, layers=None, **more
 @pytest.mark.parametrize(
     ("ranks", "replicas", "size", "words"),
     [
-        (2, 1, 1, "the plan has 2 ranks x 1 replicas = 2 workers, the job has 1; start it with msrun --worker_num=2"),
-        (1, 2, 1, "1 ranks x 2 replicas = 2 workers, the job has 1"),
-        (2, 2, 2, "2 ranks x 2 replicas = 4 workers, the job has 2"),
-        (1, 1, 4, "1 workers, the job has 4"),
+        (
+            2,
+            1,
+            1,
+            "2 ranks x 1 replicas x 1 shards (P x D x T) = 2 workers, the job has 1; start it with msrun",
+        ),
+        (1, 2, 1, "1 ranks x 2 replicas x 1 shards (P x D x T) = 2 workers, the job has 1"),
+        (2, 2, 2, "2 ranks x 2 replicas x 1 shards (P x D x T) = 4 workers, the job has 2"),
+        (1, 1, 4, "1 workers, the job has 4; start it with msrun --worker_num=1"),
     ],
 )
 def test_a_job_of_another_size_is_refused(ranks, replicas, size, words):

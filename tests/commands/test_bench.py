@@ -45,6 +45,7 @@ def test_the_table_has_means_spreads_and_quotients():
     ("override", "words"),
     [
         ("parallel.data_parallel=2", "set parallel.data_parallel to 1"),
+        ("parallel.tensor_parallel=2", "set parallel.tensor_parallel to 1"),
         ("training.batch_size=30", "the nearest that fit: 28 and 32"),
         ("schedule=1f1b(vison+llm)", "did you mean 'vision'?"),
     ],

@@ -3,14 +3,19 @@
 import json
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from hyperparallel import derive, parse
 from hyperparallel.algebra import from_text
+from hyperparallel.cells.layer import build_layer
 from hyperparallel.cli import main
 from hyperparallel.cost import costs_from_parts, model_from_costs, parse_part_costs
+from hyperparallel.training.build import build_layers, build_plan
+from hyperparallel.training.config import load_config
 
+DIGITS = Path(__file__).parents[2] / "yaml" / "digits.yaml"
 INLINE, TRANSPOSED, TEXT = "1f1b(vision+llm)", "transpose(vision) >> 1f1b(llm)", "1f1b(llm)"
 FROZEN, TRAINED = "vision=12/0,llm=4/8", "vision=12/24,llm=4/8"
 KEYS = ["schedule", "ranks", "micro_batches", "step_time", "lower_bound", "bubble", "peak_live", "owner", "programs"]
@@ -223,3 +228,49 @@ def test_compare_figure_and_trace_of_a_config(capsys, fake_config, tmp_path):
     ]
     assert "schedule   (times in ms)\n       48" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.png"]
+
+
+def placement_of(capsys, *overrides):
+    assert main(["plan", str(DIGITS), *overrides, "--placement", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["placement"]
+
+
+def test_placement_counts_what_a_rank_builds(capsys):
+    placement = placement_of(capsys)
+    layers = build_layers(load_config(DIGITS))
+    sizes = [sum(p.size for p in build_layer(layer, 0).get_parameters()) for layer in layers]
+    assert [row["parameters"] for row in placement["layers"]] == sizes
+    assert [row["name"] for row in placement["layers"]] == [layer.name for layer in layers]
+    plan = build_plan(load_config(DIGITS), layers)
+    for rank, row in enumerate(placement["ranks"]):
+        stages = range(rank, plan.placement.stages, plan.ranks)
+        own = sum(sum(sizes[slice(*plan.placement.slabs[stage])]) for stage in stages)
+        assert row == {"parameters": own, "bytes": 4 * own, "state_bytes": 12 * own}
+
+
+def test_placement_of_a_frozen_encoder_and_of_two_shards(capsys):
+    whole, frozen = placement_of(capsys), placement_of(capsys, "model.vision.trainable=false")
+    encoder = sum(row["parameters"] for row in whole["layers"] if row["part"] == "vision")
+    for before, now in zip(whole["ranks"], frozen["ranks"], strict=True):
+        assert (now["bytes"], now["state_bytes"]) == (before["bytes"], before["state_bytes"] - 12 * encoder)
+    cut = placement_of(capsys, "parallel.tensor_parallel=2")
+    for before, now in zip(whole["layers"], cut["layers"], strict=True):
+        matrices = before["parameters"] - now["parameters"]
+        assert matrices > 0.45 * before["parameters"] if "blocks" in now["name"] else matrices == 0
+
+
+def test_placement_in_the_report(capsys):
+    assert main(["plan", str(DIGITS), "--placement"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith("llm.blocks")] == [
+        ["llm.blocks.0", "llm", "0"],
+        ["llm.blocks.1", "llm", "0"],
+        ["llm.blocks.2", "llm", "1"],
+        ["llm.blocks.3", "llm", "1"],
+    ]
+
+
+def test_placement_wants_a_model(capsys):
+    assert main(words(TEXT, 4, 4, "llm=4/8", "--placement")) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "--placement counts the parameters of a model, which only a CONFIG.yaml gives" in err

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from hyperparallel import Transport
 from hyperparallel.cli import main
+from hyperparallel.training.config import load_config
 from hyperparallel.training.launch import end_job
+from hyperparallel.training.trace import MEASURED
+from hyperparallel.training.trainer import train
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from training_config import processes_of, write_config  # noqa: E402
@@ -83,10 +87,26 @@ def test_from_start_to_end_and_by_hand_with_equal_losses(tmp_path, capsys):
     assert "3/3" in said[0] and processes_of(tmp_path) == []
 
 
+def test_two_workers_that_share_a_stage_train_as_one(tmp_path, capsys):
+    words = [str(write_config(tmp_path)), "parallel.ranks=1", "evaluation.samples=8"]
+    config = load_config(words[0], words[1:])
+    alone = train(config, Transport(), tmp_path)
+    assert main(["train", *words, "parallel.tensor_parallel=2", "run.trace_step=1"]) == 0
+    assert "on 2 ranks" in capsys.readouterr().out.splitlines()[0]
+    (folder,) = run_folders(tmp_path)
+    together = json.loads((folder / "summary.json").read_text())
+    for key in ("first_loss", "last_loss", "held_out_loss", "exact", "samples"):
+        assert together[key] == pytest.approx(alone[key], rel=1e-5), key
+    events = json.loads((folder / MEASURED).read_text())["traceEvents"]
+    spans = [event["dur"] for event in events if event["ph"] == "X" and event["args"]["kind"] in "FB"]
+    # One shard's times, not the sum of both, which would not even be times.
+    assert len(spans) == 8 and all(0 < span < 60e6 for span in spans)
+
+
 def test_under_msrun_with_another_number_of_workers(tmp_path):
     code, said = under_msrun(tmp_path, 2, str(write_config(tmp_path)), "parallel.ranks=1")
     assert code != 0
-    words = "hyperparallel: the plan has 1 ranks x 1 replicas = 1 workers, the job has 2; start it with msrun"
+    words = "hyperparallel: the plan has 1 ranks x 1 replicas x 1 shards (P x D x T) = 1 workers, the job has 2; start"
     assert any(line.startswith(words) for text in said for line in text.splitlines()), said
     assert processes_of(tmp_path) == []
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperparallel.data import COLUMNS, IGNORE, PAD, Digits, DigitsConfig, Sample, collate, encode
+from hyperparallel.data.collate import Room
 from hyperparallel.errors import DataError
 
 
@@ -75,5 +76,26 @@ def test_wrong_samples_are_named_with_their_numbers(samples, said):
 
 
 def test_an_unknown_column_is_answered_with_the_known_ones():
-    with pytest.raises(DataError, match="'pixels' is unknown.*pixel_values, input_ids, labels"):
+    with pytest.raises(DataError, match="'pixels' is unknown.*pixel_values, image_mask, input_ids, labels"):
         collate([sample(0, "<bos>")], ["pixels"])
+
+
+def test_room_makes_every_micro_batch_of_one_shape():
+    samples = [sample(2, "<bos> <image> <image> zero"), sample(1, "<bos> <image> one")]
+    got = collate(samples, COLUMNS, room=Room(images=5, tokens=40))
+    assert got["pixel_values"].shape[0] == 5
+    assert got["input_ids"].shape == got["labels"].shape == (2, 40)
+    assert got["image_mask"].tolist() == [1, 1, 1, 0, 0]
+    np.testing.assert_array_equal(got["pixel_values"][:3], collate(samples, COLUMNS)["pixel_values"])
+    assert not got["pixel_values"][3:].any()
+
+
+def test_without_images_the_mask_is_blank():
+    assert collate([sample(0, "<bos> one")], ["image_mask"])["image_mask"].tolist() == [0]
+
+
+def test_too_little_room_names_the_sample_and_the_option():
+    with pytest.raises(DataError, match="3 images, there is room for 2; raise run.max_images"):
+        collate([sample(3, "<bos> <image> <image> <image> zero")], COLUMNS, room=Room(images=2, tokens=40))
+    with pytest.raises(DataError, match="tokens, there is room for 4; raise run.max_tokens"):
+        collate([sample(3, "<bos> <image> <image> <image> zero")], COLUMNS, room=Room(images=3, tokens=4))

@@ -63,6 +63,10 @@ FILES = {
         changed("ranks: 2", "ranks: 2\n  data_parallel: 3"),
         ["batch_size 8", "3 replicas", "multiple of 6", "6 and 12"],
     ),
+    "shards do not divide": (
+        changed("ranks: 2", "ranks: 2\n  tensor_parallel: 4"),
+        ["vision.heads 2", "not a multiple of tensor_parallel 4", "e.g. vision.heads 4"],
+    ),
     "image sizes differ": (
         changed("max_images: 1", "max_images: 1\n  image_size: 16"),
         ["model.vision takes 1 x 8 x 8", "1 x 16 x 16", "make model.vision.image_size and data.image_size equal"],
@@ -164,6 +168,7 @@ def test_overrides_change_values_and_the_last_one_wins(tmp_path):
 def test_defaults_are_those_of_the_schema(tmp_path):
     config = load_config(write_config(tmp_path))
     assert (config.parallel.data_parallel, config.training.clip_norm, config.run.mode) == (1, 1.0, "stepwise")
+    assert config.parallel.tensor_parallel == 1 and config.parallel.topology.workers == 2
     assert config.model.vision.trainable and config.evaluation.samples == 0
 
 

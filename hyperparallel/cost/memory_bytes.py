@@ -1,0 +1,343 @@
+"""Live bytes of every rank after every action of its program, for the graph runner.
+
+What is alive is what a later action still needs. Parameters and what stands still is there for the whole step; a
+micro-batch's activations from its F to its B (or W); features, carries and gradients from their producer or RECV to
+their last use; the sums of weight gradients from the first backward on. While an action runs, its own scratch comes on
+top; so does, at the end, the flat message of summed gradients. A summand that only one kernel needs is left out: the
+model is meant for within a few per cent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from hyperparallel.algebra import Plan
+from hyperparallel.algebra.placement import Placement
+from hyperparallel.algebra.program import RECEIVES, SEND_F, SENDS, Action, B, F, I, W
+from hyperparallel.algebra.progress import counterpart
+
+MOMENTS = 2
+"""AdamW keeps two numbers for every trainable parameter."""
+
+_UPDATE = 3
+"""Temporaries for every trainable number: the compiled update begins with three products for all parameters at once."""
+_OF_ONE = 3
+"""Further ones of the parameter that is being updated."""
+
+
+class LayerBytes(NamedTuple):
+    """What one layer needs; bytes, of one micro-batch where it depends on the data.
+
+    Args:
+        weights: its parameters.
+        trained: those of them that get a gradient.
+        largest: the largest of those.
+        constants: tables and masks that its Cell holds.
+        saved: what is kept between its forward and its backward, its input included where the backward needs it;
+            0 where no backward passes through it.
+        forward: the most that a forward alone holds, input and output included.
+        backward: the most that its backward holds beyond `saved`, `weights` and the gradient of its output.
+    """
+
+    weights: int
+    trained: int
+    largest: int
+    constants: int
+    saved: int
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True)
+class StageBytes:
+    """What one stage needs; bytes, of one micro-batch where it depends on the data.
+
+    Args:
+        weights: its parameters.
+        trained: those of them that get a gradient.
+        largest: the largest of those.
+        constants: tables and masks.
+        saved: kept between F and B (or W).
+        forward: the most that an F holds, if that is more than what it saves and hands on.
+        backward: what a B holds beyond what was live when it started.
+        carry: what it hands on.
+        keeps_input: whether its input carry is part of `saved`.
+    """
+
+    weights: int
+    trained: int
+    largest: int
+    constants: int
+    saved: int
+    forward: int
+    backward: int
+    carry: int
+    keeps_input: bool = True
+
+
+@dataclass(frozen=True)
+class Live:
+    """Live bytes of a rank at one moment, by what they are for.
+
+    Args:
+        parameters: weights and constants.
+        moments: the optimizer's.
+        inputs: batch columns of the rank's own micro-batches.
+        activations: kept for a backward.
+        carries: features, carries and their gradients that wait: to be used, or to be sent.
+        gradients: sums of weight gradients, and those between I and W.
+        scratch: what is there only while the action runs.
+    """
+
+    parameters: int = 0
+    moments: int = 0
+    inputs: int = 0
+    activations: int = 0
+    carries: int = 0
+    gradients: int = 0
+    scratch: int = 0
+
+    @property
+    def total(self) -> int:
+        """Sum of all."""
+        return sum(getattr(self, one.name) for one in fields(self))
+
+
+class Peak(NamedTuple):
+    """The most that a rank holds.
+
+    Args:
+        bytes: how much.
+        at: the action that runs then; None: the end of the step, when gradients are summed and applied.
+        live: what it is for.
+    """
+
+    bytes: int
+    at: Action | None
+    live: Live
+
+
+def stage_bytes(layers: Sequence[LayerBytes], carry: int, *, trains: bool, recompute: bool = False) -> StageBytes:
+    """Add up the layers of a stage.
+
+    Args:
+        layers: those of the stage, in order.
+        carry: bytes that it hands on, 0 for the last.
+        trains: whether it has backwards.
+        recompute: whether its backward runs the forward again; only its input is then kept, as a carry.
+
+    Example:
+        >>> layer = LayerBytes(weights=8, trained=8, largest=4, constants=1, saved=100, forward=30, backward=20)
+        >>> stage_bytes([layer, layer], 10, trains=True).saved
+        200
+    """
+    weights, trained, constants, saved = (
+        sum(getattr(one, name) for one in layers) for name in ("weights", "trained", "constants", "saved")
+    )
+    largest = max(one.largest for one in layers)
+    if not trains:
+        forward = max(one.forward for one in layers)
+        return StageBytes(weights, 0, 0, constants, 0, forward, 0, carry, keeps_input=False)
+    backward = _backward(layers)
+    if recompute:
+        return StageBytes(weights, trained, largest, constants, 0, saved, saved + backward, carry)
+    first = next(index for index, one in enumerate(layers) if one.saved or one.trained)
+    forward = max([one.forward for one in layers[:first]], default=0)
+    return StageBytes(weights, trained, largest, constants, saved, forward, backward, carry, keeps_input=first == 0)
+
+
+def _backward(layers: Sequence[LayerBytes]) -> int:
+    """Find the most that the backward of a chain adds to what it started with: it frees as it goes up."""
+    most = grown = 0
+    for one in reversed(layers):
+        most = max(most, grown + one.backward)
+        grown += one.trained - one.saved
+    return max(most, grown)
+
+
+def predict_peaks(
+    plan: Plan,
+    layers: Sequence[LayerBytes],
+    carries: Sequence[int],
+    columns: Sequence[Mapping[str, int]],
+    *,
+    replicas: int = 1,
+    recompute: Sequence[int] = (),
+) -> list[Peak]:
+    """Predict the most that every rank of a plan holds in a step.
+
+    Args:
+        plan: gives programs and placement.
+        layers: of every layer of the model.
+        carries: bytes that every layer hands on; 0 for the last.
+        columns: of every layer, column it reads -> bytes in a micro-batch.
+        replicas: D, whose gradients are summed too.
+        recompute: stages whose forward is run again in the backward.
+
+    Returns:
+        One peak per rank.
+    """
+    stages, batch = [], []
+    for stage, (first, last) in enumerate(plan.placement.slabs):
+        trains = plan.placement.gates[stage].receives_gradient
+        one = stage_bytes(layers[first:last], carries[last - 1], trains=trains, recompute=stage in recompute)
+        stages.append(one)
+        batch.append({name: size for own in columns[first:last] for name, size in own.items()})
+    return [peak_of(memory_curve(plan, rank, stages, batch, replicas=replicas)) for rank in range(plan.ranks)]
+
+
+def peak_of(curve: Sequence[tuple[Action | None, Live]]) -> Peak:
+    """Pick the first highest moment of a curve."""
+    at, live = max(curve, key=lambda moment: moment[1].total)
+    return Peak(live.total, at, live)
+
+
+def memory_curve(
+    plan: Plan,
+    rank: int,
+    stages: Sequence[StageBytes],
+    batch: Sequence[Mapping[str, int]],
+    *,
+    replicas: int = 1,
+) -> list[tuple[Action | None, Live]]:
+    """Walk a rank's program and add up what is live during every action.
+
+    Args:
+        plan: gives the program, messages included, and the placement.
+        rank: whose.
+        stages: of all stages, by stage index.
+        batch: of all stages, column they read -> bytes in a micro-batch.
+        replicas: D.
+
+    Returns:
+        (action, live bytes while it runs), in the program's order; last (None, the end of the step).
+
+    Example:
+        >>> from hyperparallel.algebra import ModelSpec, derive
+        >>> plan = derive("gpipe(llm)", ModelSpec.of({"llm": 1}), ranks=1, micro_batches=2)
+        >>> stage = StageBytes(weights=8, trained=8, largest=4, constants=0, saved=100, forward=0, backward=20, carry=0)
+        >>> [(str(action), live.total) for action, live in memory_curve(plan, 0, [stage], [{}])]
+        [('0F0', 124), ('0F1', 224), ('0B0', 244), ('0B1', 152), ('None', 60)]
+    """
+    walk = _Walk(plan.placement, rank, stages, batch)
+    walk.read_batch(plan.programs[rank])
+    curve = [(action, walk.run(action)) for action in plan.programs[rank]]
+    return [*curve, (None, walk.finish(replicas))]
+
+
+class _Walk:
+    """What is live on one rank, by name."""
+
+    def __init__(
+        self, placement: Placement, rank: int, stages: Sequence[StageBytes], batch: Sequence[Mapping[str, int]]
+    ):
+        self.placement, self.stages, self.batch = placement, stages, batch
+        self.own = range(rank, placement.stages, placement.ranks)
+        self.parameters = sum(stages[stage].weights + stages[stage].constants for stage in self.own)
+        self.moments = MOMENTS * sum(stages[stage].trained for stage in self.own)
+        self.inputs = 0
+        self.activations: dict[tuple[int, int], int] = {}  # (stage, micro-batch)
+        self.carries: dict[tuple[str, int, int], int] = {}  # ("h" output or "u" input gradient, its stage, micro-batch)
+        self.pending: dict[tuple[int, int], int] = {}  # between I and W
+        self.sums: dict[int, int] = {}
+
+    def read_batch(self, program: Sequence[Action]) -> None:
+        """Count the batch columns: arguments of the whole step, so live from its start to its end."""
+        read = {
+            (column, action.mb): size
+            for action in program
+            if action.kind == F
+            for column, size in self.batch[action.stage].items()
+        }
+        self.inputs = sum(read.values())
+
+    def live(self, scratch: int = 0) -> Live:
+        """Add up what is live now."""
+        return Live(
+            self.parameters,
+            self.moments,
+            self.inputs,
+            sum(self.activations.values()),
+            sum(self.carries.values()),
+            sum(self.sums.values()) + sum(self.pending.values()),
+            scratch,
+        )
+
+    def run(self, action: Action) -> Live:
+        """Take one action; returns what is live while it runs."""
+        if action.kind in SENDS:
+            before = self.live()
+            self.carries.pop(("h" if action.kind == SEND_F else "u", action.stage, action.mb))
+            return before
+        if action.kind in RECEIVES:
+            send = counterpart(action, self.placement)
+            self._hand_on("h" if send.kind == SEND_F else "u", send.stage, send.mb)
+            return self.live()
+        if action.kind == F:
+            return self._forward(action)
+        if action.kind == W:
+            return self._weights(action)
+        return self._backward(action)
+
+    def finish(self, replicas: int) -> Live:
+        """End the step: sums over copies in flat messages, the norm, the update."""
+        assert not self.activations, "an activation has no backward"
+        owners = self.placement.owners
+        summed = sum(
+            self.sums[stage]
+            for stage in self.sums
+            if replicas > 1 or owners[self.placement.region_of(stage)] is not None
+        )
+        largest = max([self.stages[stage].largest for stage in self.own], default=0)
+        # The sums themselves make way for the first of the update's temporaries.
+        update = (_UPDATE - 1) * sum(self.stages[stage].trained for stage in self.own) + _OF_ONE * largest
+        return self.live(scratch=max(summed, update))
+
+    def _forward(self, action: Action) -> Live:
+        stage, _, mb = action
+        one = self.stages[stage]
+        left, right = self.placement.neighbours[stage, mb]
+        incoming = ("h", left, mb)
+        if left is not None and one.keeps_input and one.saved:
+            self.carries.pop(incoming)  # counted in what is saved
+        if one.saved:
+            self.activations[stage, mb] = one.saved
+        if right is not None:
+            self._hand_on("h", stage, mb)
+        during = self.live(max(0, one.forward - one.saved - one.carry))
+        if left is not None and not (one.keeps_input):
+            self.carries.pop(incoming)
+        return during
+
+    def _backward(self, action: Action) -> Live:
+        stage, kind, mb = action
+        one = self.stages[stage]
+        left, right = self.placement.neighbours[stage, mb]
+        during = self.live(one.backward)
+        self.activations.pop((stage, mb), None)
+        self.carries.pop(("u", right, mb), None)
+        self.carries.pop(("h", left, mb), None)
+        if self.placement.gates[stage].sends_gradient:
+            self._hand_on("u", stage, mb)
+        if kind == I:
+            self.pending[stage, mb] = one.trained
+        elif kind == B and one.trained:
+            self.sums[stage] = one.trained
+        return during
+
+    def _weights(self, action: Action) -> Live:
+        stage, _, mb = action
+        during = self.live()
+        pending = self.pending.pop((stage, mb))
+        if pending:
+            self.sums[stage] = pending
+        return during
+
+    def _hand_on(self, letter: str, stage: int, mb: int) -> None:
+        """Let what a stage produced wait, here or where it arrives."""
+        left = self.placement.neighbours[stage, mb][0]
+        source = stage if letter == "h" else left
+        assert source is not None, f"stage {stage} has no stage before it"
+        self.carries[letter, stage, mb] = self.stages[source].carry

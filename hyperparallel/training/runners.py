@@ -1,0 +1,155 @@
+"""Choose and build the runner that a configuration asks for; refuse what the device cannot do, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mindspore as ms
+
+from hyperparallel.algebra import Plan
+from hyperparallel.cells.annotate import check_annotate, check_net
+from hyperparallel.cells.annotate_runner import AnnotateRunner
+from hyperparallel.cells.graph import GraphRunner
+from hyperparallel.cells.layer import Layer
+from hyperparallel.cells.stepwise import Runner
+from hyperparallel.cells.transport import Transport
+from hyperparallel.errors import ConfigError
+from hyperparallel.training.build import (
+    build_feed,
+    build_layers,
+    build_optimizer,
+    build_plan,
+    column_specs,
+    label_count,
+)
+from hyperparallel.training.config import Config
+
+AnyRunner = Runner | GraphRunner | AnnotateRunner
+
+
+def check(config: Config) -> None:
+    """Find now all mistakes that can be known before a rank starts, so nobody reads them in the logs of the ranks.
+
+    Raises:
+        HyperParallelError: schedule, model, data, layout and device do not fit each other.
+    """
+    build_feed(config, "train")
+    layers = build_layers(config)
+    plan = build_plan(config, layers)
+    check_runner(config, plan)
+    if config.run.mode == "annotate":
+        check_net(plan, layers, column_specs(config), config.parallel.topology)
+
+
+def build_runner(config: Config, plan: Plan, layers: Sequence[Layer], transport: Transport) -> AnyRunner:
+    """Build this worker's runner.
+
+    Args:
+        config: `run.mode` names the runner.
+        plan: what it runs.
+        layers: listed for this worker's shard.
+        transport: the job.
+
+    Raises:
+        ConfigError: the device or the plan does not fit the runner.
+    """
+    check_runner(config, plan)
+    if config.run.mode == "stepwise":
+        return Runner(
+            plan,
+            layers,
+            transport=transport,
+            data_parallel=config.parallel.data_parallel,
+            tensor_parallel=config.parallel.tensor_parallel,
+            optimizer=build_optimizer(config),
+            seed=config.training.seed,
+            jit=config.run.jit,
+        )
+    ms.set_context(mode=ms.GRAPH_MODE)
+    settings = {
+        "transport": transport,
+        "topology": config.parallel.topology,
+        "optimizer": build_optimizer(config),
+        "seed": config.training.seed,
+    }
+    if config.run.mode == "annotate":
+        return AnnotateRunner(plan, layers, column_specs(config), weigh=label_count, **settings)
+    return GraphRunner(
+        plan,
+        layers,
+        column_specs(config),
+        **settings,
+        dtype=config.run.dtype,
+        recompute=recomputed(config, plan),
+        wires=config.run.wires,
+    )
+
+
+def recomputed(config: Config, plan: Plan) -> tuple[int, ...]:
+    """Return the stages of `run.recompute`.
+
+    Raises:
+        ConfigError: the plan has no such stage.
+    """
+    stages = plan.placement.stages
+    if config.run.recompute == "all":
+        return tuple(range(stages))
+    for stage in config.run.recompute:
+        if not 0 <= stage < stages:
+            raise ConfigError(
+                f"run.recompute names stage {stage}; {plan.schedule} on {plan.ranks} ranks has the stages "
+                f"0 to {stages - 1} (hyperparallel plan shows what each is)"
+            )
+    return config.run.recompute
+
+
+def check_runner(config: Config, plan: Plan, device: str | None = None) -> None:
+    """Refuse a runner that cannot run this plan on this device.
+
+    Args:
+        config: `run.mode`, `run.dtype`, `run.recompute`, `run.wires`.
+        plan: what is to run.
+        device: "CPU" or "Ascend"; default: what MindSpore found on this machine.
+
+    Raises:
+        ConfigError: says what cannot be done here, why, and what can.
+    """
+    run, device = config.run, device or ms.get_context("device_target")
+    workers = config.parallel.topology.workers
+    recomputed(config, plan)
+    if run.mode == "annotate":
+        _check_annotated(config, plan, device)
+    if run.mode in ("stepwise", "annotate"):
+        for key, value, default in (("dtype", run.dtype, "float32"), ("recompute", run.recompute, ())):
+            if value != default:
+                raise ConfigError(f"run.{key} = {value!r} needs run.mode: graph; {run.mode} has no {key} yet")
+    if run.mode == "stepwise":
+        return
+    if run.trace_step is not None:
+        raise ConfigError(
+            f"run.trace_step needs run.mode: stepwise; a graph ({run.mode}) has no Python between its actions to read "
+            "the clock. On Ascend use MindSpore's profiler"
+        )
+    if run.mode == "graph" and device == "CPU" and run.wires == "native" and workers > 1:
+        raise ConfigError(
+            "run.mode: graph sends with Send and Receive, which have no CPU kernel, and this machine has no Ascend; "
+            "use run.mode: stepwise here, hyperparallel dryrun to compile it for Ascend, or run.wires: pair_sum to "
+            "test the graph on CPU"
+        )
+    if run.dtype == "bfloat16" and device == "CPU":
+        raise ConfigError("run.dtype: bfloat16 has no CPU kernels; use float16 or float32 here")
+
+
+def _check_annotated(config: Config, plan: Plan, device: str) -> None:
+    """Refuse what MindSpore's engine cannot do."""
+    check_annotate(plan)
+    if config.evaluation.samples:
+        raise ConfigError(
+            f"evaluation.samples = {config.evaluation.samples} needs run.mode: graph or stepwise; annotate only "
+            "trains: set it to 0"
+        )
+    if device == "CPU":
+        raise ConfigError(
+            "run.mode: annotate hands the order to MindSpore's pipeline engine, whose messages have no CPU kernel; "
+            "use run.mode: stepwise here, and hyperparallel dryrun to compile it for Ascend"
+        )
