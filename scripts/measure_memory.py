@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-WIDTH, ROWS, TOKENS, IMAGES, PIXELS = 128, 4, 64, 8, 16
+WIDTH, BLOCKS, ROWS, TOKENS, IMAGES, PIXELS = 128, 3, 4, 64, 8, 16
 INLINE = ("1f1b(vision+llm)", "gpipe(vision+llm)", "wave(vision+llm)", "zb(vision+llm)", "1f1b(vision+llm)*2")
 TRANSPOSED = ("transpose(vision) >> 1f1b(llm)", "transpose(vision) >> zb(llm)")
 
@@ -48,7 +49,7 @@ def model_of(case: Case):
 
     vision = VisionConfig(image_size=PIXELS, width=WIDTH, depth=1, heads=4, ffn=4 * WIDTH, trainable=case.trained)
     llm = DecoderConfig(
-        vocab_size=256, width=WIDTH, depth=3, heads=4, kv_heads=2, ffn=3 * WIDTH, max_length=TOKENS, tied=True
+        vocab_size=256, width=WIDTH, depth=BLOCKS, heads=4, kv_heads=2, ffn=3 * WIDTH, max_length=TOKENS, tied=True
     )
     layers = mllm(MllmConfig(vision=vision, llm=llm, image_token=3))
     texts = dict.fromkeys(("input_ids", "labels"), TensorSpec((ROWS, TOKENS), "int32"))
@@ -80,12 +81,9 @@ def worker(text: str, profile: str) -> None:
     """Be one rank of a dry run: measure layers, or simulate a case."""
     import mindspore as ms
 
-    from hyperparallel.training.memory_probe import calm_spinning
-
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("Ascend", 0)
     ms.communication.init()
-    calm_spinning()
     case = Case(**json.loads(text))
     if profile:
         from hyperparallel.training.memory_profile import measure
@@ -101,9 +99,19 @@ def run(case: Case, which: list[int] | None, profile: str, jobs: int) -> list[in
     """Start processes; returns the peaks, None for a rank that failed (its message is printed)."""
     from hyperparallel.dryrun import gist, run_ranks
 
-    command = [sys.executable, __file__, "--worker", json.dumps(case._asdict()), "--profile", profile]
+    command = [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        "--worker",
+        json.dumps(case._asdict()),
+        "--profile",
+        profile,
+    ]
     peaks: list[int | None] = []
-    for rank in run_ranks(command, 1 if profile else case.ranks, which, level=1, timeout=600, jobs=jobs):
+    count = 1 if profile else case.ranks
+    with TemporaryDirectory() as scratch:  # MindSpore leaves a folder where it runs
+        done = run_ranks(command, count, which, level=1, timeout=600, jobs=jobs, cwd=scratch)
+    for rank in done:
         lines = [line for line in rank.output.splitlines() if line.startswith(("PEAK", "MEASURED"))]
         if not rank.passed or not lines:
             print(f"{case} rank {rank.rank}: {rank.returncode}\n{gist(rank.output)}", file=sys.stderr)
@@ -125,7 +133,7 @@ def compare(cases: list[Case], folder: Path, jobs: int, only: bool = False) -> l
     """
     from hyperparallel.training.memory_profile import predict, probes, read_profile
 
-    profile, rows_file = folder / "layers.json", folder / "rows.json"
+    profile, rows_file = folder.absolute() / "layers.json", folder / "rows.json"
     folder.mkdir(parents=True, exist_ok=True)
     done = {}
     if rows_file.exists():

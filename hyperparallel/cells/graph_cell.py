@@ -16,6 +16,14 @@ def _add_tensors(left: Tensor, right: Tensor) -> Tensor:
     return left + right
 
 
+_hold = ops.MultitypeFuncGraph("hold")
+
+
+@_hold.register("Function", "Tensor", "Tensor")
+def _hold_one(gate, token: Tensor, tensor: Tensor) -> Tensor:
+    return gate(tensor, token)
+
+
 class StepCell(nn.Cell):
     """Hold the operators and Cells that the source names (see `graph_program.py` and `graph_finish.py`).
 
@@ -35,11 +43,15 @@ class StepCell(nn.Cell):
         self.no_norm = Tensor(np.zeros((), np.float32))
         self.clip_norm = clip_norm
         self.depend, self.reshape, self.slice = ops.Depend(), ops.Reshape(), ops.Slice()
-        self.map = ops.HyperMap()
+        self.map, self.partial = ops.HyperMap(), ops.Partial()
 
     def add(self, left, right):
         """Add two tuples of gradients; by the compiler's map, as a Python loop makes compiling slow."""
         return self.map(_accumulate, left, right)
+
+    def hold(self, gate, token, tensors):
+        """Let each tensor of a tuple wait for the token."""
+        return self.map(self.partial(_hold, gate, token), tensors)
 
     def concat(self, parts):
         """Join vectors."""

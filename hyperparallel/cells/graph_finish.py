@@ -72,17 +72,15 @@ def write_finish(
     for members in buckets(shared):
         _sum(finish, shared, members, token)
         token = "flat"
-    if shared:
-        finish.lines.append("scale = self.inverse(packed[1])")
-        finish.lines += [f"{name} = {name} * scale" for name in names]
+    finish.lines.append("factor = self.inverse(packed[1])")
     if clip:
-        token = _norm(finish, [name for name, one in zip(names, shared, strict=True) if one.counts], token, workers)
-        if shared:
-            finish.lines.append("limit = self.limit(norm)")
-            finish.lines += [f"{name} = {name} * limit" for name in names]
+        _norm(finish, [name for name, one in zip(names, shared, strict=True) if one.counts], token, workers)
     if shared:
-        by_copy = [name for name, one in zip(names, shared, strict=True) for _ in one.copies]
-        finish.lines.append(f"self.update(rates, packed[1], ({', '.join(by_copy)},))")
+        finish.lines.append("speeds = self.update.speeds(rates, packed[1])")
+        finish.lines.append("done = factor")
+    by_copy = [name for name, one in zip(names, shared, strict=True) for _ in one.copies]
+    for index, name in enumerate(by_copy):
+        finish.lines.append(f"done = self.update.one({index}, speeds, self.depend({name}, done) * factor)")
     finish.lines.append(f"return packed, {'norm' if clip else 'self.no_norm'}")
     return finish
 
@@ -135,11 +133,10 @@ def _sum(finish: Finish, shared: Sequence[Summand], members: Sequence[int], toke
         offset += prod(shape)
 
 
-def _norm(finish: Finish, counted: Sequence[str], token: str, workers: int) -> str:
-    """Write the global norm; returns the token after it."""
+def _norm(finish: Finish, counted: Sequence[str], token: str, workers: int) -> None:
+    """Write the global norm of the mean gradient, and bring the factor on gradients down to the limit."""
     squares = " + ".join(f"self.square({name})" for name in counted) or "self.no_norm"
     finish.lines.append(f"square = {squares}")
     if workers > 1:
         finish.lines.append(f"square = self.all_sum(self.depend(square, {token}))")
-    finish.lines.append("norm = self.root(square)")
-    return "square"
+    finish.lines += ["norm = self.root(square) * factor", "factor = factor * self.limit(norm)"]

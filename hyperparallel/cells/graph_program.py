@@ -12,12 +12,13 @@ messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hyperparallel.algebra.placement import Placement
-from hyperparallel.algebra.program import RECEIVES, SENDS, Action, B, F, Program, W
+from hyperparallel.algebra.program import RECEIVES, SENDS, Action, B, F, I, Program, W
 
 
 class StageFacts(NamedTuple):
@@ -93,7 +94,7 @@ def write_source(
 
     Example:
         >>> from hyperparallel.algebra import ModelSpec, derive
-        >>> plan = derive("1f1b(llm)", ModelSpec.of({"llm": 1}), ranks=1, micro_batches=1)
+        >>> plan = derive("1f1b(llm)", ModelSpec.of({"llm": 1}), ranks=1, micro_batches=2)
         >>> facts = {0: StageFacts(("x",), trains=True, has_weights=True)}
         >>> print("\\n".join(write_source(plan.programs[0], plan.placement, facts, [1]).lines))
         # 0F0
@@ -104,8 +105,18 @@ def write_source(
         d0_0 = self.gate_0B0(self.loss_gradient, h0_0)
         w0_0 = self.backward_0(a0_0_0, d0_0)
         acc0 = w0_0
+        # 0F1
+        a0_1_0 = self.gate_0F1(x_1, acc0)
+        h0_1 = self.stage_0(a0_1_0)
+        packed = packed + h0_1
+        # 0B1
+        d0_1 = self.gate_0B1(self.loss_gradient, h0_1)
+        w0_1 = self.backward_0(a0_1_0, d0_1)
+        acc0 = self.add(acc0, w0_1)
     """
-    writer = _Writer(placement, stages, carries)
+    forwards = Counter(action.stage for action in program if action.kind == F)
+    differentiated = {action.stage for action in program if action.kind in (B, I)}
+    writer = _Writer(placement, stages, carries, {stage for stage in differentiated if forwards[stage] == 1})
     for action in program:
         writer.add(action)
     writer.source.token = writer.tokens()
@@ -120,8 +131,10 @@ def variable(column: str, mb: int) -> str:
 class _Writer:
     """Writes action after action; keeps which names exist."""
 
-    def __init__(self, placement: Placement, stages: Mapping[int, StageFacts], carries: Sequence[int]):
-        self.placement, self.stages, self.carries = placement, stages, carries
+    def __init__(
+        self, placement: Placement, stages: Mapping[int, StageFacts], carries: Sequence[int], alone: Collection[int]
+    ):
+        self.placement, self.stages, self.carries, self.alone = placement, stages, carries, alone
         self.source = Source()
         self.ct = "rates"  # the first token must not be a constant, or its gate would vanish
         self.mt = ""
@@ -136,8 +149,7 @@ class _Writer:
         elif action.kind == F:
             self._forward(action)
         elif action.kind == W:
-            self._accumulate(action.stage, f"self.gate_{action}(w{action.stage}_{action.mb}, {self.ct})")
-            self.source.gates.append(action)
+            self._weight_gradient(action)
         else:
             self._backward(action)
 
@@ -168,6 +180,11 @@ class _Writer:
         names = self._gated(action, values, "a")
         self._line(f"h{stage}_{mb} = self.stage_{stage}({', '.join(names)})")
         self.ct = f"h{stage}_{mb}"
+        if stage in self.alone:
+            # A forward that is called once is inlined earlier than the others, which leaves loads of weights in two
+            # states and makes forwards of *other* stages run twice. This second call is merged with the first.
+            self._line(f"again{stage} = self.stage_{stage}({', '.join(names)})")
+            self.ct = f"(h{stage}_{mb}, again{stage})"
         if right is None:
             first = self.source.packed != "packed"
             self._line(f"packed = h{stage}_{mb}" if first else f"packed = packed + h{stage}_{mb}")
@@ -216,6 +233,14 @@ class _Writer:
         elif not tokens:
             tokens.append(f"w{stage}_{mb}")
         self.ct = _tuple(tokens)
+
+    def _weight_gradient(self, action: Action) -> None:
+        """Add up what I has computed; held back tensor by tensor, as a gate around a tuple would be dropped."""
+        gradients = f"w{action.stage}_{action.mb}"
+        self._line(f"mark = self.depend({gradients}[0], {self.ct})")
+        self._line(f"{gradients} = self.hold(self.gate_{action}, mark, {gradients})")
+        self.source.gates.append(action)
+        self._accumulate(action.stage, gradients)
 
     def _define_backward(self, stage: int, inputs: int) -> None:
         """Give the backward a method of its own, so that the compiler differentiates once for all micro-batches."""

@@ -10,12 +10,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from hyperparallel.cells.optimizer import AdamW
 
-_adamw = ops.MultitypeFuncGraph("adamw")
 
-
-@_adamw.register(
-    "Tensor", "Tensor", "Tensor", "Float", "Float", "Float", "Float", "Tensor", "Tensor", "Tensor", "Tensor"
-)
 def _update_one(lr, step_size, root, beta1, beta2, eps, decay, parameter, first, second, gradient):
     """Update one parameter and its moments; see `AdamWUpdate` for the letters."""
     kept = parameter * (1.0 - lr * decay)
@@ -23,6 +18,10 @@ def _update_one(lr, step_size, root, beta1, beta2, eps, decay, parameter, first,
     second_now = second * beta2 + gradient * gradient * (1.0 - beta2)
     now = kept - step_size * first_now / (ops.sqrt(second_now) / root + eps)
     return ops.assign(first, first_now), ops.assign(second, second_now), ops.assign(parameter, now)
+
+
+_adamw = ops.MultitypeFuncGraph("adamw")
+_adamw.register(*["Tensor"] * 3, *["Float"] * 4, *["Tensor"] * 4)(_update_one)
 
 
 class AdamWUpdate(nn.Cell):
@@ -51,9 +50,43 @@ class AdamWUpdate(nn.Cell):
             weight: number of terms in the step's loss.
             gradients: one per parameter.
         """
-        live = (weight > 0).astype(ms.float32)
-        rule = self.partial(_adamw, rates[0] * live, rates[1] * live, rates[2], self.beta1, self.beta2, self.eps)
+        lr, step_size, root = self.speeds(rates, weight)
+        rule = self.partial(_adamw, lr, step_size, root, self.beta1, self.beta2, self.eps)
         return self.map(rule, self.decay, self.parameters, self.first, self.second, gradients)
+
+    def speeds(self, rates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Prepare `one`: learning rate, step size, root of the second bias correction."""
+        live = (weight > 0).astype(ms.float32)
+        return rates[0] * live, rates[1] * live, rates[2]
+
+    def one(self, index: int, speeds: tuple[Tensor, Tensor, Tensor], gradient: Tensor) -> Tensor:
+        """Update one parameter.
+
+        Called one after the other, each gradient held back until the parameter before it is done: otherwise the
+        compiler makes all temporaries of all parameters first, and the step needs half as much memory again.
+
+        Args:
+            index: which parameter, a constant.
+            speeds: from `speeds`.
+            gradient: of the parameter.
+
+        Returns:
+            Something to wait for.
+        """
+        done = _update_one(
+            speeds[0],
+            speeds[1],
+            speeds[2],
+            self.beta1,
+            self.beta2,
+            self.eps,
+            self.decay[index],
+            self.parameters[index],
+            self.first[index],
+            self.second[index],
+            gradient,
+        )
+        return ops.depend(done[2], (done[0], done[1]))
 
 
 def rates(settings: AdamW, lr: float, step: int) -> Tensor:

@@ -1,10 +1,11 @@
 """Live bytes of every rank after every action of its program, for the graph runner.
 
 What is alive is what a later action still needs. Parameters and what stands still is there for the whole step; a
-micro-batch's activations from its F to its B (or W); features, carries and gradients from their producer or RECV to
-their last use; the sums of weight gradients from the first backward on. While an action runs, its own scratch comes on
-top; so does, at the end, the flat message of summed gradients. A summand that only one kernel needs is left out: the
-model is meant for within a few per cent.
+micro-batch's activations from its F to its B (or I); features, carries and gradients from their producer or RECV to
+their last use, or, when sent, until compute waits for a later message; sums of weight gradients from the first backward
+on. While an action runs, its own scratch comes on top, and so do at the end the temporaries of the update.
+
+Measured against MindSpore's simulated peak: docs/memory.md.
 """
 
 from __future__ import annotations
@@ -17,64 +18,13 @@ from hyperparallel.algebra import Plan
 from hyperparallel.algebra.placement import Placement
 from hyperparallel.algebra.program import RECEIVES, SEND_F, SENDS, Action, B, F, I, W
 from hyperparallel.algebra.progress import counterpart
+from hyperparallel.cost.memory_stage import LayerBytes, StageBytes, stage_bytes
 
 MOMENTS = 2
 """AdamW keeps two numbers for every trainable parameter."""
 
-_UPDATE = 3
-"""Temporaries for every trainable number: the compiled update begins with three products for all parameters at once."""
 _OF_ONE = 3
-"""Further ones of the parameter that is being updated."""
-
-
-class LayerBytes(NamedTuple):
-    """What one layer needs; bytes, of one micro-batch where it depends on the data.
-
-    Args:
-        weights: its parameters.
-        trained: those of them that get a gradient.
-        largest: the largest of those.
-        constants: tables and masks that its Cell holds.
-        saved: what is kept between its forward and its backward, its input included where the backward needs it;
-            0 where no backward passes through it.
-        forward: the most that a forward alone holds, input and output included.
-        backward: the most that its backward holds beyond `saved`, `weights` and the gradient of its output.
-    """
-
-    weights: int
-    trained: int
-    largest: int
-    constants: int
-    saved: int
-    forward: int
-    backward: int
-
-
-@dataclass(frozen=True)
-class StageBytes:
-    """What one stage needs; bytes, of one micro-batch where it depends on the data.
-
-    Args:
-        weights: its parameters.
-        trained: those of them that get a gradient.
-        largest: the largest of those.
-        constants: tables and masks.
-        saved: kept between F and B (or W).
-        forward: the most that an F holds, if that is more than what it saves and hands on.
-        backward: what a B holds beyond what was live when it started.
-        carry: what it hands on.
-        keeps_input: whether its input carry is part of `saved`.
-    """
-
-    weights: int
-    trained: int
-    largest: int
-    constants: int
-    saved: int
-    forward: int
-    backward: int
-    carry: int
-    keeps_input: bool = True
+"""Temporaries of the parameter that is being updated, in its sizes; parameters are updated one after the other."""
 
 
 @dataclass(frozen=True)
@@ -117,44 +67,6 @@ class Peak(NamedTuple):
     bytes: int
     at: Action | None
     live: Live
-
-
-def stage_bytes(layers: Sequence[LayerBytes], carry: int, *, trains: bool, recompute: bool = False) -> StageBytes:
-    """Add up the layers of a stage.
-
-    Args:
-        layers: those of the stage, in order.
-        carry: bytes that it hands on, 0 for the last.
-        trains: whether it has backwards.
-        recompute: whether its backward runs the forward again; only its input is then kept, as a carry.
-
-    Example:
-        >>> layer = LayerBytes(weights=8, trained=8, largest=4, constants=1, saved=100, forward=30, backward=20)
-        >>> stage_bytes([layer, layer], 10, trains=True).saved
-        200
-    """
-    weights, trained, constants, saved = (
-        sum(getattr(one, name) for one in layers) for name in ("weights", "trained", "constants", "saved")
-    )
-    largest = max(one.largest for one in layers)
-    if not trains:
-        forward = max(one.forward for one in layers)
-        return StageBytes(weights, 0, 0, constants, 0, forward, 0, carry, keeps_input=False)
-    backward = _backward(layers)
-    if recompute:
-        return StageBytes(weights, trained, largest, constants, 0, saved, saved + backward, carry)
-    first = next(index for index, one in enumerate(layers) if one.saved or one.trained)
-    forward = max([one.forward for one in layers[:first]], default=0)
-    return StageBytes(weights, trained, largest, constants, saved, forward, backward, carry, keeps_input=first == 0)
-
-
-def _backward(layers: Sequence[LayerBytes]) -> int:
-    """Find the most that the backward of a chain adds to what it started with: it frees as it goes up."""
-    most = grown = 0
-    for one in reversed(layers):
-        most = max(most, grown + one.backward)
-        grown += one.trained - one.saved
-    return max(most, grown)
 
 
 def predict_peaks(
@@ -217,14 +129,19 @@ def memory_curve(
     Example:
         >>> from hyperparallel.algebra import ModelSpec, derive
         >>> plan = derive("gpipe(llm)", ModelSpec.of({"llm": 1}), ranks=1, micro_batches=2)
-        >>> stage = StageBytes(weights=8, trained=8, largest=4, constants=0, saved=100, forward=0, backward=20, carry=0)
+        >>> stage = StageBytes(weights=8, trained=8, largest=4, constants=0, saved=100, forward=0, backward=20,
+        ...                    adding=24, carry=0)
         >>> [(str(action), live.total) for action, live in memory_curve(plan, 0, [stage], [{}])]
-        [('0F0', 124), ('0F1', 224), ('0B0', 244), ('0B1', 152), ('None', 60)]
+        [('0F0', 124), ('0F1', 224), ('0B0', 244), ('0B1', 156), ('None', 60)]
     """
     walk = _Walk(plan.placement, rank, stages, batch)
     walk.read_batch(plan.programs[rank])
     curve = [(action, walk.run(action)) for action in plan.programs[rank]]
     return [*curve, (None, walk.finish(replicas))]
+
+
+def _carry_of(send: Action) -> tuple[str, int, int]:
+    return ("h" if send.kind == SEND_F else "u", send.stage, send.mb)
 
 
 class _Walk:
@@ -239,6 +156,9 @@ class _Walk:
         self.moments = MOMENTS * sum(stages[stage].trained for stage in self.own)
         self.inputs = 0
         self.activations: dict[tuple[int, int], int] = {}  # (stage, micro-batch)
+        self.messages = 0  # so far
+        self.leaving: dict[int, int] = {}  # number of a message -> bytes sent whose memory is not free yet
+        self.arrived: dict[tuple[str, int, int], int] = {}  # carry -> number of the message that brought it
         self.carries: dict[tuple[str, int, int], int] = {}  # ("h" output or "u" input gradient, its stage, micro-batch)
         self.pending: dict[tuple[int, int], int] = {}  # between I and W
         self.sums: dict[int, int] = {}
@@ -260,7 +180,7 @@ class _Walk:
             self.moments,
             self.inputs,
             sum(self.activations.values()),
-            sum(self.carries.values()),
+            sum(self.carries.values()) + sum(self.leaving.values()),
             sum(self.sums.values()) + sum(self.pending.values()),
             scratch,
         )
@@ -268,18 +188,16 @@ class _Walk:
     def run(self, action: Action) -> Live:
         """Take one action; returns what is live while it runs."""
         if action.kind in SENDS:
-            before = self.live()
-            self.carries.pop(("h" if action.kind == SEND_F else "u", action.stage, action.mb))
-            return before
-        if action.kind in RECEIVES:
-            send = counterpart(action, self.placement)
-            self._hand_on("h" if send.kind == SEND_F else "u", send.stage, send.mb)
+            self.messages += 1
+            self.leaving[self.messages] = self.carries.pop(_carry_of(action))
             return self.live()
-        if action.kind == F:
-            return self._forward(action)
-        if action.kind == W:
-            return self._weights(action)
-        return self._backward(action)
+        if action.kind in RECEIVES:
+            self.messages += 1
+            sent = _carry_of(counterpart(action, self.placement))
+            self.arrived[sent] = self.messages
+            self._hand_on(*sent)
+            return self.live()
+        return {F: self._forward, W: self._weights}.get(action.kind, self._backward)(action)
 
     def finish(self, replicas: int) -> Live:
         """End the step: sums over copies in flat messages, the norm, the update."""
@@ -292,7 +210,7 @@ class _Walk:
         )
         largest = max([self.stages[stage].largest for stage in self.own], default=0)
         # The sums themselves make way for the first of the update's temporaries.
-        update = (_UPDATE - 1) * sum(self.stages[stage].trained for stage in self.own) + _OF_ONE * largest
+        update = _OF_ONE * largest
         return self.live(scratch=max(summed, update))
 
     def _forward(self, action: Action) -> Live:
@@ -300,6 +218,7 @@ class _Walk:
         one = self.stages[stage]
         left, right = self.placement.neighbours[stage, mb]
         incoming = ("h", left, mb)
+        self._free_sent(incoming)
         if left is not None and one.keeps_input and one.saved:
             self.carries.pop(incoming)  # counted in what is saved
         if one.saved:
@@ -315,7 +234,8 @@ class _Walk:
         stage, kind, mb = action
         one = self.stages[stage]
         left, right = self.placement.neighbours[stage, mb]
-        during = self.live(one.backward)
+        self._free_sent(("u", right, mb))
+        during = self.live(one.adding if kind == B and stage in self.sums else one.backward)
         self.activations.pop((stage, mb), None)
         self.carries.pop(("u", right, mb), None)
         self.carries.pop(("h", left, mb), None)
@@ -334,6 +254,11 @@ class _Walk:
         if pending:
             self.sums[stage] = pending
         return during
+
+    def _free_sent(self, used: tuple[str, int | None, int]) -> None:
+        """Free what was sent before a carry came: messages are in one queue, which the compute has now waited for."""
+        number = self.arrived.pop(used, 0)
+        self.leaving = {message: size for message, size in self.leaving.items() if message > number}
 
     def _hand_on(self, letter: str, stage: int, mb: int) -> None:
         """Let what a stage produced wait, here or where it arrives."""

@@ -8,10 +8,13 @@ from collections.abc import Iterable
 
 from hyperparallel.errors import DryRunError
 
-# One symbol has to be real. Static constructors in the plug-in register error texts through
+# Two symbols have to be real. Static constructors in the plug-in register error texts through
 # ge::StatusFactory::Instance() and use a std::map at the start of the object it returns, in code that was
 # inlined from the vendor's header. Built with the old std::string, as the vendor's libraries are.
-STATUS_FACTORY = r"""
+# And a thread polls the device with aclrtProcessReport(milliseconds), which waits there for a report or for the time
+# to pass; returning at once, it would keep a core busy for as long as the process lives.
+REAL_SOURCE = r"""
+#include <unistd.h>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -27,8 +30,12 @@ StatusFactory *StatusFactory::Instance() {
   return &only;
 }
 }  // namespace ge
+extern "C" int aclrtProcessReport(int32_t milliseconds) {
+  usleep(milliseconds > 0 && milliseconds < 100 ? milliseconds * 1000 : 100000);
+  return 0;
+}
 """
-REAL_SYMBOLS = frozenset({"_ZN2ge13StatusFactory8InstanceEv"})
+REAL_SYMBOLS = frozenset({"_ZN2ge13StatusFactory8InstanceEv", "aclrtProcessReport"})
 
 # Level 1 creates some vendor objects on the stack and destroys them with inlined code, which releases a
 # std::shared_ptr inside. Their constructors, and functions that return such an object, have to clear it:

@@ -25,10 +25,12 @@ class Step(NamedTuple):
     Args:
         actions: in the order that the dependencies force.
         operators: action -> its operators by name, forward and backward ones apart: ("MatMul", False) -> 5.
+        twice: action -> how many forward products stand in it more than once.
     """
 
     actions: tuple[Action, ...]
     operators: dict[Action, Counter]
+    twice: dict[Action, int]
 
 
 def read_step(events: Sequence[Event]) -> Step:
@@ -67,7 +69,7 @@ def read_step(events: Sequence[Event]) -> Step:
             actions.append(computes[done])
     if waiting:
         raise DryRunError(f"{waiting[0]} waits for a later compute than the message after it")
-    return Step(tuple(actions), _operators(events, computes, gates))
+    return Step(tuple(actions), *_operators(events, computes, gates))
 
 
 def compare(step: Step, program: Sequence[Action]) -> list[str]:
@@ -85,12 +87,12 @@ def compare(step: Step, program: Sequence[Action]) -> list[str]:
 
 
 def repeated_forwards(step: Step) -> list[Action]:
-    """List the backwards that run forward operators again (a recompute, asked for or not)."""
-    again = []
-    for action, operators in step.operators.items():
-        if action.kind != F and any(op in PRODUCTS and not backward for op, backward in operators):
-            again.append(action)
-    return again
+    """List the actions in which a forward runs again: backwards that recompute, forwards that were not merged."""
+    return [
+        action
+        for action, operators in step.operators.items()
+        if step.twice[action] or (action.kind != F and any(op in PRODUCTS and not back for op, back in operators))
+    ]
 
 
 def _message(event: Event, gates: dict[Action, int], events: Sequence[Event]) -> Action:
@@ -121,9 +123,12 @@ def _over(computes: Sequence[Action], gates: dict[Action, int], before: int) -> 
     return sum(bool(gates[action] & before) for action in computes)
 
 
-def _operators(events: Sequence[Event], computes: Sequence[Action], gates: dict[Action, int]) -> dict[Action, Counter]:
+def _operators(
+    events: Sequence[Event], computes: Sequence[Action], gates: dict[Action, int]
+) -> tuple[dict[Action, Counter], dict[Action, int]]:
     """Assign each operator of a slab to the last compute whose gate must precede it."""
     found: dict[Action, Counter] = {action: Counter() for action in computes}
+    origins: dict[Action, Counter] = {action: Counter() for action in computes}
     for event in compute_only(events):
         if "/stage_" not in event.scope:
             continue
@@ -140,4 +145,7 @@ def _operators(events: Sequence[Event], computes: Sequence[Action], gates: dict[
         if event.op in PRODUCTS and not event.backward and stage != owner.stage:
             raise DryRunError(f"{event} of stage {stage} runs in {owner}")
         found[owner][event.op, event.backward] += 1
-    return found
+        if event.op in PRODUCTS and not event.backward and "unique_id" in event.attrs:
+            origins[owner][event.attrs["unique_id"]] += 1  # copies of one place in the source share it
+    twice = {action: sum(number - 1 for number in counts.values()) for action, counts in origins.items()}
+    return found, twice

@@ -16,11 +16,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from hyperparallel.dryrun.assembler import REAL_SYMBOLS, STATUS_FACTORY, assembler_source
+from hyperparallel.dryrun.assembler import REAL_SOURCE, REAL_SYMBOLS, assembler_source
 from hyperparallel.dryrun.wheel import Wheel, find_wheel, output_of, tool
 from hyperparallel.errors import DryRunError
 
-FORMAT = "1"  # change whenever what is generated changes
+FORMAT = "2"  # change whenever what is generated changes
 
 # MindSpore derives the "Ascend home" from the path that libascendcl.so was loaded from and insists on a folder
 # named lib64 in it, hence this layout.
@@ -119,7 +119,7 @@ def _compile(folder: Path, compiler: str, text: str) -> None:
     (folder / LIBRARIES).mkdir()
     stubs, status = folder / "src" / "stubs.s", folder / "src" / "status_factory.cc"
     stubs.write_text(text, encoding="utf-8")
-    status.write_text(STATUS_FACTORY, encoding="utf-8")
+    status.write_text(REAL_SOURCE, encoding="utf-8")
     flags = ["-D_GLIBCXX_USE_CXX11_ABI=0", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{_MAIN}"]
     output_of([compiler, *flags, "-o", str(folder / LIBRARIES / _MAIN), str(stubs), str(status)])
 

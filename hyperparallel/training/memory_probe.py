@@ -1,4 +1,4 @@
-"""Measure in the dry run what one layer keeps in memory, by compiling it alone with one and with two micro-batches.
+"""Measure in the dry run what one layer keeps in memory, by compiling it alone for two and for three micro-batches.
 
 Imported only by the process that is a rank of a dry run at level 1; `memory_profile.profile_of` starts it.
 """
@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 
@@ -23,33 +20,11 @@ from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.shapes import Columns, TensorSpec
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.transport import Transport
-from hyperparallel.cost.memory_bytes import LayerBytes
+from hyperparallel.cost.memory_stage import LayerBytes
 from hyperparallel.errors import DryRunError
 from hyperparallel.training.build import build_layers, column_specs
 from hyperparallel.training.config import load_config
 from hyperparallel.training.memory_profile import measure
-
-_BUSY_TICKS = 30  # of processor time, before a thread counts as spinning
-
-
-def calm_spinning() -> None:
-    """Let the thread that polls the simulated device run only when nothing else wants to.
-
-    On a device that poll blocks; in the dry run it returns at once, and a core is busy with it for as long as the
-    process lives. Any other thread that has used some time gets the same low priority, except the main one.
-    """
-
-    def watch() -> None:
-        while True:
-            with suppress(OSError):  # a thread may end meanwhile
-                for thread in map(int, os.listdir("/proc/self/task")):
-                    with open(f"/proc/self/task/{thread}/stat", encoding="utf-8") as stat:
-                        user, system = stat.read().rpartition(")")[2].split()[11:13]
-                    if thread != os.getpid() and int(user) + int(system) > _BUSY_TICKS:
-                        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
-            time.sleep(0.5)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def measure_layer(
@@ -104,9 +79,10 @@ def measure_layer(
     resident = weights + constants + given
     if not backward:
         return LayerBytes(weights, 0, 0, constants, 0, max(0, peak(0) - resident), 0)
-    one, two = peak(1), peak(2)
-    saved = max(0, two - one)
-    scratch = one - saved - resident - sum(spec.bytes for spec in output)
+    # From one micro-batch to two, the sum of weight gradients could be what is added.
+    two, three = peak(2), peak(3)
+    saved = max(0, three - two)
+    scratch = two - 2 * saved - resident - sum(spec.bytes for spec in output)
     return LayerBytes(weights, trained, largest, constants, saved, 0, max(0, scratch))
 
 
@@ -135,15 +111,15 @@ class _Probe(nn.Cell):
 
     def construct(self, seed, gradients, *values):
         """Return what the last action made; `count` 0 runs one forward."""
-        token = seed
+        token, output = seed, seed
         kept = ()
         for _ in range(max(self.count, 1)):
             inputs = self.gated(seed, token, values)
-            token = self.stage(*inputs)
-            kept = kept + (inputs,)
+            output = self.stage(*inputs)
+            kept, token = kept + (inputs,), output  # noqa: RUF005 - the compiler takes no star here
         sums = ()
         for index in range(self.count):
-            inputs, gradient = kept[index], self.start(gradients, token)
+            inputs, gradient = kept[index], self.start(gradients, output, token)
             of_inputs, of_weights = self.backward(inputs, gradient)
             if self.trained:
                 sums = of_weights if index == 0 else self.map(ops.add, sums, of_weights)
@@ -159,13 +135,13 @@ class _Probe(nn.Cell):
             carry = carry + (self.depend(values[index] * self.depend(seed.astype(values[index].dtype), token), token),)
         return carry + values[self.carried :]
 
-    def start(self, gradients, token):
-        """Hold back the gradient of the output."""
+    def start(self, gradients, output, token):
+        """Hold back the gradient of the output; an embedding alone may return another type than it is declared."""
         if len(gradients) == 1:
-            return self.depend(gradients[0], token)
+            return self.depend(gradients[0].astype(output.dtype), token)
         held = ()
-        for gradient in gradients:
-            held = held + (self.depend(gradient, token),)
+        for index in range(len(gradients)):
+            held = held + (self.depend(gradients[index].astype(output[index].dtype), token),)
         return held
 
     def backward(self, inputs, gradient):
@@ -209,7 +185,6 @@ def main(argv: Sequence[str]) -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("Ascend", 0)
     communication.init()
-    calm_spinning()
     transport = Transport(communication.get_rank(), communication.get_group_size())
     layers = build_layers(config, transport.tensor_parallel(Topology(1, 1, config.parallel.tensor_parallel)))
     measure(layers, column_specs(config), Path(file), config.run.dtype)

@@ -13,13 +13,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from hyperparallel.algebra import Plan
 from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.shapes import Columns, TensorSpec, carries
 from hyperparallel.cells.tensor_parallel import TensorParallel
-from hyperparallel.cost.memory_bytes import LayerBytes, Peak, predict_peaks
+from hyperparallel.cost.memory_bytes import Peak, predict_peaks
+from hyperparallel.cost.memory_stage import LayerBytes
 from hyperparallel.dryrun import default_folder, gist, run_ranks
 from hyperparallel.errors import DryRunError
 
@@ -108,8 +110,16 @@ def profile_of(
     profile = read_profile(file)
     if all(probe.kind in profile for probe in probes(layers, columns, dtype)):
         return profile
-    command = [sys.executable, "-m", "hyperparallel.training.memory_probe", str(file.absolute()), path, *overrides]
-    (run,) = run_ranks(command, shards, [0], level=1, timeout=timeout)
+    command = [
+        sys.executable,
+        "-m",
+        "hyperparallel.training.memory_probe",
+        str(file.absolute()),
+        str(Path(path).absolute()),
+        *overrides,
+    ]
+    with TemporaryDirectory() as scratch:  # MindSpore leaves a folder where it runs
+        (run,) = run_ranks(command, shards, [0], level=1, timeout=timeout, cwd=scratch)
     if not run.passed:
         raise DryRunError(f"measuring the memory of the layers of {path} failed: {gist(run.output)}")
     return read_profile(file)
@@ -148,7 +158,7 @@ def measure(layers: Sequence[Layer], columns: Columns, file: Path, dtype: str = 
                 sends_gradient=probe.sends_gradient,
                 dtype=dtype,
             )
-    _write(file, profile)
+            _write(file, profile)
     return profile
 
 

@@ -21,6 +21,7 @@ class GraphCase:
     case: Case
     dtype: str = "float32"
     recompute: tuple[int, ...] = ()
+    evaluates: bool = False  # once, before the third step
 
     @property
     def name(self) -> str:
@@ -29,24 +30,24 @@ class GraphCase:
 
 
 GRAPH_CASES = [
-    GraphCase(Case(INLINE, 1)),
-    GraphCase(Case(INLINE, 2)),
-    GraphCase(Case(GPIPE, 2)),
-    GraphCase(Case("wave(vision+llm)", 2)),
-    GraphCase(Case("zb(vision+llm)", 2)),
-    GraphCase(Case("1f1b(vision+llm)*2", 2)),
-    GraphCase(Case(TRANSPOSE, 2)),
+    GraphCase(Case(INLINE, 1), evaluates=True),
+    GraphCase(Case(INLINE, 1, micro_batches=2), dtype="float16"),
+    GraphCase(Case(INLINE, 2, micro_batches=2)),
+    GraphCase(Case(GPIPE, 2, micro_batches=2)),
+    GraphCase(Case("wave(vision+llm)", 2, micro_batches=2)),
+    GraphCase(Case("zb(vision+llm)", 2, micro_batches=2)),
+    GraphCase(Case("1f1b(vision+llm)*2", 2, micro_batches=2)),
+    GraphCase(Case(TRANSPOSE, 2), evaluates=True),
     GraphCase(Case(TRANSPOSE, 2, vision=False)),
-    GraphCase(Case(TRANSPOSE, 2), recompute=(0, 1, 3)),
-    GraphCase(Case(INLINE, 1), dtype="float16"),
-    GraphCase(Case(TRANSPOSE, 2), dtype="float16"),
+    GraphCase(Case(TRANSPOSE, 2, micro_batches=2), recompute=(0, 1, 3)),
+    GraphCase(Case(TRANSPOSE, 2, micro_batches=2), dtype="float16"),
     GraphCase(Case(TRANSPOSE, 2, micro_batches=1)),  # rank 1 encodes nothing
-    GraphCase(Case("1f1b(vision) >> transpose(llm) >> zb(gen)", 2, parts="vision+llm+gen")),
-    GraphCase(Case(TRANSPOSE, 2, data_parallel=2)),
+    GraphCase(Case("1f1b(vision) >> transpose(llm) >> zb(gen)", 2, micro_batches=2, parts="vision+llm+gen")),
+    GraphCase(Case(TRANSPOSE, 2, micro_batches=2, data_parallel=2)),
     GraphCase(Case(INLINE, 4, vision=False)),
     GraphCase(Case(GPIPE, 4)),
     GraphCase(Case("wave(vision+llm)", 4, deep=True)),
-    GraphCase(Case(TRANSPOSE, 4)),
+    GraphCase(Case("transpose(vision) >> 1f1b(llm)", 4)),
     GraphCase(Case("transpose(vision) >> zb(llm)", 4)),
 ]
 

@@ -86,12 +86,11 @@ def test_float16_on_two_ranks_equals_float16_in_one_process(folder):
 
 
 @pytest.mark.slow
-@every_case
-def test_evaluating_between_steps_gives_the_loss_of_the_next_one(folder, graph):
-    for facts, _ in seen(folder, graph):
-        for result in facts["evaluated"]:
-            wanted = facts["results"][2]
-            assert {**result, "grad_norm": 0.0} == result
+def test_evaluating_between_steps_gives_the_loss_of_the_next_one(folder):
+    for graph in (graph for graph in GRAPH_CASES if graph.evaluates):
+        for facts, _ in seen(folder, graph):
+            (result,), wanted = facts["evaluated"], facts["results"][2]
+            assert result["grad_norm"] == 0.0
             np.testing.assert_allclose(result["loss"], wanted["loss"], rtol=TOLERANCE)
             assert (result["weight"], result["metrics"]) == (wanted["weight"], wanted["metrics"])
 

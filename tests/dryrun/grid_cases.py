@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hyperparallel import Plan, derive, model_spec
+from mindspore import nn, ops
+
+from hyperparallel import Layer, Plan, derive, model_spec
 from hyperparallel.algebra.topology import Topology
-from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.models import DecoderConfig, MllmConfig, VisionConfig, mllm
 
-COLUMNS = {
+TOY_COLUMNS = {"image": TensorSpec((4, 16)), "text": TensorSpec((4, 16)), "answer": TensorSpec((4, 1))}
+MLLM_COLUMNS = {
     "pixel_values": TensorSpec((4, 1, 8, 8)),
     "input_ids": TensorSpec((2, 32), "int32"),
     "labels": TensorSpec((2, 32), "int32"),
@@ -37,6 +39,12 @@ class GridCase:
     vision: bool = True
     dtype: str = "float32"
     recompute: tuple[int, ...] = ()
+    toy: bool = False  # two products a layer instead of a multimodal LLM
+
+    @property
+    def columns(self) -> dict[str, TensorSpec]:
+        """Shapes of a micro-batch."""
+        return TOY_COLUMNS if self.toy else MLLM_COLUMNS
 
     @property
     def name(self) -> str:
@@ -48,7 +56,7 @@ class GridCase:
 
 
 GRID = [
-    GridCase(schedule, Topology(ranks), micro_batches)
+    GridCase(schedule, Topology(ranks), micro_batches, toy=True)
     for ranks in (2, 4)
     for schedule in SCHEDULES
     for micro_batches in (ranks, 2 * ranks)
@@ -63,12 +71,59 @@ OTHERS = [
 ]
 
 
+class Block(nn.Cell):
+    """Two products and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Dense(16, 32), nn.Dense(32, 16)
+
+    def construct(self, x_BD):
+        """Apply the block."""
+        return x_BD + self.down(ops.relu(self.up(x_BD)))
+
+
+class Merge(Block):
+    """A block that adds the text first."""
+
+    def construct(self, x_BD, text_BD):
+        """Apply the block."""
+        return super().construct(x_BD + text_BD)
+
+
+class Head(nn.Cell):
+    """Squared error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(16, 1)
+
+    def construct(self, x_BD, answer_B1):
+        """Return the loss and its weight."""
+        error_B1 = self.dense(x_BD) - answer_B1
+        return (error_B1 * error_B1).sum(), ops.ones_like(answer_B1).sum()
+
+
+def toy_layers() -> tuple[Layer, ...]:
+    """List 2 vision and 8 backbone layers: enough for two slabs on each of 4 ranks."""
+    shape = [(4, 16)]
+    return (
+        Layer("vision.0", "vision", Block, columns=("image",), carry=lambda _: shape),
+        Layer("vision.1", "vision", Block, carry=lambda _: shape),
+        Layer("llm.merge", "llm", Merge, columns=("text",), carry=lambda _: shape),
+        *(Layer(f"llm.{index}", "llm", Block, carry=lambda _: shape) for index in range(6)),
+        Layer("llm.head", "llm", Head, columns=("answer",)),
+    )
+
+
 def layers_for(case: GridCase, parallel: TensorParallel | None = None) -> tuple[Layer, ...]:
-    """List 4 vision and 8 backbone layers: enough for two slabs on each of 4 ranks."""
+    """List the layers of a case."""
+    if case.toy:
+        return toy_layers()
     return mllm(
         MllmConfig(
-            vision=VisionConfig(width=16, depth=2, heads=2, ffn=32, trainable=case.vision),
-            llm=DecoderConfig(vocab_size=16, width=24, depth=6, heads=4, kv_heads=2, ffn=32, max_length=32),
+            vision=VisionConfig(width=16, depth=1, heads=2, ffn=32, trainable=case.vision),
+            llm=DecoderConfig(vocab_size=16, width=24, depth=2, heads=4, kv_heads=2, ffn=32, max_length=32),
             image_token=3,
         ),
         parallel or TensorParallel(case.topology.tensor_parallel),

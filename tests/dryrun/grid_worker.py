@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from grid_cases import COLUMNS, GRID, OTHERS, GridCase, layers_for, plan_of
+from grid_cases import GRID, OTHERS, GridCase, layers_for, plan_of
 from mindspore import communication
 
 from hyperparallel.cells.graph import GraphRunner
@@ -22,15 +22,14 @@ def compile_case(case: GridCase, transport: Transport, dumped: Path, out: Path) 
     runner = GraphRunner(
         plan_of(case),
         layers_for(case, transport.tensor_parallel(case.topology)),
-        COLUMNS,
+        case.columns,
         transport=transport,
         topology=case.topology,
         dtype=case.dtype,
         recompute=case.recompute,
     )
-    batch = [
-        {name: np.zeros(spec.shape, spec.dtype) for name, spec in COLUMNS.items()} for _ in range(case.micro_batches)
-    ]
+    columns = {name: np.zeros(spec.shape, spec.dtype) for name, spec in case.columns.items()}
+    batch = [columns] * case.micro_batches
     runner.dry_run(batch, run=False)
     folder = out / case.name / f"rank_{transport.rank}"
     folder.mkdir(parents=True)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hyperparallel.errors import DryRunError
+from hyperparallel.training.memory_profile import layer_bytes, probes, read_profile
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "measure_memory.py"
 
 
@@ -19,6 +22,40 @@ def script():
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def test_equal_layers_are_one_kind(script):
+    layers, columns, _ = script.model_of(script.Case("gpipe(vision+llm)", 2, 2))
+    found = probes(layers, columns)
+    names = [layer.name for layer in layers]
+    blocks = {found[names.index(f"llm.blocks.{index}")].kind for index in range(script.BLOCKS)}
+    assert len(blocks) == 1
+    assert len({probe.kind for probe in found}) == len(layers) - script.BLOCKS + 1
+    assert found[0].carry == ()
+    assert not found[0].sends_gradient
+
+
+def test_frozen_encoder_is_another_kind(script):
+    layers, columns, _ = script.model_of(script.Case("gpipe(vision+llm)", 2, 2))
+    frozen, _, _ = script.model_of(script.Case("gpipe(vision+llm)", 2, 2, trained=False))
+    pairs = list(zip(probes(layers, columns), probes(frozen, columns), strict=True))
+    embed = [layer.name for layer in layers].index("llm.embed")
+    # The embedding after it returns no gradient; what comes later is the same.
+    assert [one.kind != other.kind for one, other in pairs] == [index <= embed for index in range(len(layers))]
+    assert [other.backward for _, other in pairs] == [index >= embed for index in range(len(layers))]
+
+
+def test_what_is_not_measured_is_refused(script):
+    layers, columns, _ = script.model_of(script.Case("gpipe(vision+llm)", 2, 2))
+    with pytest.raises(DryRunError, match=r"vision\.patch"):
+        layer_bytes(layers, columns, {})
+
+
+def test_another_file_is_refused(tmp_path):
+    assert read_profile(tmp_path / "missing.json") == {}
+    (tmp_path / "bad.json").write_text('{"kind": {"weights": 1}}', encoding="utf-8")
+    with pytest.raises(DryRunError, match=r"bad\.json"):
+        read_profile(tmp_path / "bad.json")
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def folder(tmp_path_factory) -> Path:
     for workers in sorted({case.topology.workers for case in (*GRID, *OTHERS)}):
         dumped = out / f"dumped{workers}"
         command = [sys.executable, str(HERE / "grid_worker.py"), str(dumped), str(out)]
-        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+        environment = {"OMP_NUM_THREADS": "1"}
         for run in run_ranks(command, workers, save_graphs=dumped, extra_env=environment, timeout=900):
             assert run.passed, gist(run.output)
     return out
