@@ -202,7 +202,7 @@ class GraphRunner:
             left = next((path[path.index(stage) - 1] for path in placement.paths if stage in path[1:]), None)
             slab.chain.carried = 0 if left is None else len(self._carries[left])
             if dtype != "float32":
-                slab.chain.to_float(getattr(ms, dtype))
+                slab.compute_in(dtype)
             slabs[stage] = slab
             first, last = placement.slabs[stage]
             for layer, cell in zip(self.layers[first:last], slab.chain.layers, strict=True):
@@ -215,7 +215,9 @@ class GraphRunner:
             stage: StageFacts(slab.columns, slab.trains, len(slab.weights) > 0, stage in self.recompute)
             for stage, slab in self.slabs.items()
         }
-        source = write_source(program, self.plan.placement, facts, [len(carry) for carry in self._carries])
+        widths = [len(carry) for carry in self._carries]
+        serial = self.topology.tensor_parallel > 1
+        source = write_source(program, self.plan.placement, facts, widths, serial)
         packed = source.packed
         if self.shard > 0 and packed == "packed":  # the other shards of this replica have the same losses
             source.lines.append("packed = packed * 0.0")

@@ -79,7 +79,11 @@ class Source:
 
 
 def write_source(
-    program: Program, placement: Placement, stages: Mapping[int, StageFacts], carries: Sequence[int]
+    program: Program,
+    placement: Placement,
+    stages: Mapping[int, StageFacts],
+    carries: Sequence[int],
+    serial: bool = False,
 ) -> Source:
     """Write the source of one rank's step.
 
@@ -88,6 +92,8 @@ def write_source(
         placement: gives the neighbours and gates.
         stages: facts of the rank's own stages.
         carries: number of tensors that each stage hands on, by stage index.
+        serial: a compute waits for the messages before it too. Needed where stages have collectives inside (tensor
+            parallelism), which must be in one order with the messages on all workers.
 
     Returns:
         The source; what it leaves for the end of the step is in `token`, `packed` and `summed`.
@@ -116,7 +122,8 @@ def write_source(
     """
     forwards = Counter(action.stage for action in program if action.kind == F)
     differentiated = {action.stage for action in program if action.kind in (B, I)}
-    writer = _Writer(placement, stages, carries, {stage for stage in differentiated if forwards[stage] == 1})
+    alone = {stage for stage in differentiated if forwards[stage] == 1}
+    writer = _Writer(placement, stages, carries, alone, serial)
     for action in program:
         writer.add(action)
     writer.source.token = writer.tokens()
@@ -132,9 +139,15 @@ class _Writer:
     """Writes action after action; keeps which names exist."""
 
     def __init__(
-        self, placement: Placement, stages: Mapping[int, StageFacts], carries: Sequence[int], alone: Collection[int]
+        self,
+        placement: Placement,
+        stages: Mapping[int, StageFacts],
+        carries: Sequence[int],
+        alone: Collection[int],
+        serial: bool,
     ):
-        self.placement, self.stages, self.carries, self.alone = placement, stages, carries, alone
+        self.placement, self.stages, self.carries = placement, stages, carries
+        self.alone, self.serial = alone, serial
         self.source = Source()
         self.ct = "rates"  # the first token must not be a constant, or its gate would vanish
         self.mt = ""
@@ -156,6 +169,10 @@ class _Writer:
     def tokens(self) -> str:
         """Return what a message waits for: the compute and the message before it."""
         return _tuple([self.ct, self.mt] if self.mt else [self.ct])
+
+    def compute_token(self) -> str:
+        """Return what a compute waits for."""
+        return self.tokens() if self.serial else self.ct
 
     def _line(self, text: str) -> None:
         self.source.lines.append(text)
@@ -198,7 +215,7 @@ class _Writer:
         names = list(values)
         for index in range(held):
             names[index] = f"{prefix}{stage}_{mb}_{index}"
-            self._line(f"{names[index]} = {self._gate(action, values[index], self.ct)}")
+            self._line(f"{names[index]} = {self._gate(action, values[index], self.compute_token())}")
         return names
 
     def _backward(self, action: Action) -> None:
@@ -211,7 +228,7 @@ class _Writer:
         if facts.recompute:
             names = self._gated(action, names, "r")
         gradients = ["self.loss_gradient"] if right is None else self._carry("u", right, mb)
-        held_back = [self._gate(action, gradient, self.ct) for gradient in gradients]
+        held_back = [self._gate(action, gradient, self.compute_token()) for gradient in gradients]
         self._line(f"d{stage}_{mb} = {_tuple(held_back)}")
         if not facts.has_weights and not gates.sends_gradient:
             return
@@ -237,7 +254,7 @@ class _Writer:
     def _weight_gradient(self, action: Action) -> None:
         """Add up what I has computed; held back tensor by tensor, as a gate around a tuple would be dropped."""
         gradients = f"w{action.stage}_{action.mb}"
-        self._line(f"mark = self.depend({gradients}[0], {self.ct})")
+        self._line(f"mark = self.depend({gradients}[0], {self.compute_token()})")
         self._line(f"{gradients} = self.hold(self.gate_{action}, mark, {gradients})")
         self.source.gates.append(action)
         self._accumulate(action.stage, gradients)

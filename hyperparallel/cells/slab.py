@@ -15,6 +15,9 @@ Carry = Tensor | tuple[Tensor, ...]
 """What one layer hands to the next."""
 
 
+_FLOATS = (ms.float16, ms.bfloat16, ms.float32)
+
+
 class _Chain(nn.Cell):
     """Call layers in sequence, each with the carry and its own columns.
 
@@ -29,6 +32,7 @@ class _Chain(nn.Cell):
         self.picks = tuple(picks)
         self.carried = int(has_carry)  # how many of the inputs are the carry; a tuple sets it, see `Slab.inputs`
         self.packs = packs
+        self.dtype = None  # type of what it hands on, where that is not left to the layers; see `Slab.compute_in`
 
     def construct(self, *inputs):
         carry = inputs[0] if self.carried == 1 else inputs[: self.carried]
@@ -42,7 +46,18 @@ class _Chain(nn.Cell):
             for value in carry:
                 packed += (value.astype(ms.float32).reshape(1),)
             carry = ops.concat(packed)
+        elif self.dtype is not None:
+            carry = self.cast(carry)
         return carry
+
+    def cast(self, carry):
+        """Give the floating-point tensors of a carry the declared type; whole numbers keep theirs."""
+        if not isinstance(carry, tuple):
+            return carry.astype(self.dtype)
+        tensors = ()
+        for tensor in carry:
+            tensors += (tensor.astype(self.dtype) if tensor.dtype in _FLOATS else tensor,)
+        return tensors
 
 
 class _CompiledChain(_Chain):
@@ -138,6 +153,15 @@ class Slab:
         if backward:
             wants_weights = len(self.weights) > 0
             self._differentiate = ops.GradOperation(get_all=sends_gradient, get_by_list=wants_weights, sens_param=True)
+
+    def compute_in(self, dtype: str) -> None:
+        """Let the layers compute in another type than float32; parameters and losses stay float32.
+
+        Args:
+            dtype: "float16" or "bfloat16", which what the slab hands on then has too.
+        """
+        self.chain.dtype = getattr(ms, dtype)
+        self.chain.to_float(self.chain.dtype)
 
     def inputs(self, carry: Carry | None, micro_batch: Mapping[str, np.ndarray], mb: int) -> tuple:
         """Collect the arguments of a forward: the carry, then the columns as Tensors.

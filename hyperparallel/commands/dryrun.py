@@ -7,11 +7,13 @@ import json
 import tempfile
 from pathlib import Path
 
+from hyperparallel.algebra import Plan
 from hyperparallel.commands import dryrun_options
-from hyperparallel.training.build import build_layers, build_plan
-from hyperparallel.training.config import load_config
+from hyperparallel.training.build import build_layers, build_plan, column_specs
+from hyperparallel.training.config import Config, load_config
 from hyperparallel.training.dryrun import DryRun, dry_run
 from hyperparallel.training.job import say
+from hyperparallel.training.memory_profile import predict, profile_of
 from hyperparallel.training.runners import check_runner, recomputed
 
 
@@ -53,21 +55,43 @@ def run(args: argparse.Namespace) -> int:
             engine=config.run.mode == "annotate",
             timeout=args.timeout,
         )
+        if args.level == 1 and config.run.mode == "graph":
+            _predict(args.config, overrides, config, plan, result)
         say("\n".join(report(result, config.run.mode == "annotate")))
     return 0 if result.passed else 1
+
+
+def _predict(path: str, overrides: list[str], config: Config, plan: Plan, result: DryRun) -> None:
+    """Fill in what the memory model says; what it does not know of a layer yet is measured first."""
+    layers, columns, topology = build_layers(config), column_specs(config), config.parallel.topology
+    profile = profile_of(path, overrides, layers, columns, dtype=config.run.dtype, shards=topology.tensor_parallel)
+    peaks = predict(
+        plan,
+        layers,
+        columns,
+        profile,
+        dtype=config.run.dtype,
+        replicas=topology.data_parallel,
+        recompute=recomputed(config, plan),
+    )
+    for one in result.workers:
+        one.predicted = peaks[topology.coordinates(one.worker)[0]].bytes
 
 
 def report(result: DryRun, engine: bool = False) -> list[str]:
     """Lay out what a dry run gave, a line per worker and one for all together."""
     memory = result.level == 1
     lines = [
-        "worker   compile, s   operators   messages   collectives   as planned" + ("   peak, MB" if memory else "")
+        "worker   compile, s   operators   messages   collectives   as planned"
+        + ("   peak, MB   predicted" if memory else "")
     ]
     for one in result.workers:
         if one.error:
             lines.append(f"{one.worker:6}   does not compile: {one.error}")
             continue
         peak = f"   {one.peak / 1e6:8.2f}" if one.peak is not None else ""
+        if one.peak is not None and one.predicted is not None:
+            peak += f"   {one.predicted / 1e6:9.2f} ({(one.predicted - one.peak) / one.peak:+.1%})"
         verdict = "no" if one.problems else "engine's" if engine else "yes"
         lines.append(
             f"{one.worker:6}   {one.seconds:10.1f}   {one.operators:9}   {one.messages:8}   {one.collectives:11}   "

@@ -13,12 +13,12 @@ graph, and does not merge gates with different actions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hyperparallel.dryrun.ir_text import IR, Node, read_ir
-from hyperparallel.dryrun.ir_walk import BOOKKEEPING, COMMUNICATION, P2P, Found, walk
+from hyperparallel.dryrun.ir_text import IR, Node, read_ir, references
+from hyperparallel.dryrun.ir_walk import BOOKKEEPING, COMMUNICATION, DATA_INPUTS, P2P, Found, walk
 from hyperparallel.errors import DryRunError
 
 _SHAPE = re.compile(r"\[?[A-Z][A-Za-z]*\d+\]?>?\]?, \(([\d, -]*)\)")
@@ -42,6 +42,7 @@ class Event(NamedTuple):
         dtype: of the first output, "Float32".
         attrs: every attribute, as integer or text.
         inputs: indices of the events whose data it reads; bookkeeping that is not in the list is looked through.
+        reads: inputs and parameters of the graph whose data it reads, also through bookkeeping and copies.
         mark: number among the marked events, None if not marked.
         before: bit k is set if the marked event with number k must precede this one.
     """
@@ -59,6 +60,7 @@ class Event(NamedTuple):
     dtype: str | None
     attrs: Mapping[str, int | str]
     inputs: tuple[int, ...]
+    reads: tuple[str, ...]
     mark: int | None
     before: int
 
@@ -169,6 +171,7 @@ def _events(found: Sequence[Found], keep_bookkeeping: bool, groups: Mapping[str,
     # take time and memory quadratic in the length of the graph.)
     upto: list[int] = []
     data: list[frozenset[int]] = []  # per node found: indices of the events that it stands for as an input
+    passed: list[tuple[str, ...]] = []  # per node found: the parameters that it hands on unchanged
     events: list[Event] = []
     marks = 0
     for node, reads, reads_data in found:
@@ -176,6 +179,8 @@ def _events(found: Sequence[Found], keep_bookkeeping: bool, groups: Mapping[str,
         for number in reads:
             before |= upto[number]
         inputs = frozenset().union(*(data[number] for number in reads_data))
+        own = _parameters(node, [passed[number] for number in reads_data])
+        passed.append(own if node.op in BOOKKEEPING or node.op == "TensorMove" else ())
         is_gate = node.op == "Depend" and "action" in node.attrs
         is_marked = is_gate or node.op in COMMUNICATION
         upto.append(before | 1 << marks if is_marked else before)
@@ -185,15 +190,22 @@ def _events(found: Sequence[Found], keep_bookkeeping: bool, groups: Mapping[str,
         data.append(frozenset([len(events)]))
         mark = marks if is_marked else None
         marks += is_marked
-        events.append(_event(len(events), node, groups, tuple(sorted(inputs)), mark, before))
+        events.append(_event(len(events), node, groups, (tuple(sorted(inputs)), own), mark, before))
     return events
+
+
+def _parameters(node: Node, passed: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Name the inputs and parameters of the graph that a node reads, by itself or through what passes them on."""
+    args = node.args[: DATA_INPUTS.get(node.op, len(node.args))]
+    own = [name for arg in args for name in references(arg) if name.startswith("%para")]
+    return tuple(dict.fromkeys([*own, *(name for names in passed for name in names)]))
 
 
 def _event(
     index: int,
     node: Node,
     groups: Mapping[str, Sequence[int]],
-    inputs: tuple[int, ...],
+    sources: tuple[tuple[int, ...], tuple[str, ...]],
     mark: int | None,
     before: int,
 ) -> Event:
@@ -215,7 +227,8 @@ def _event(
         shape=numbers_in(shape[1]) if shape else None,
         dtype=dtype[1] if dtype else None,
         attrs=attrs,
-        inputs=inputs,
+        inputs=sources[0],
+        reads=sources[1],
         mark=mark,
         before=before,
     )

@@ -21,7 +21,7 @@ BOOKKEEPING = frozenset([
 # fmt: on
 COMMUNICATION = P2P | COLLECTIVES
 # How many of the first inputs of these give data; the others only order the node.
-_DATA_INPUTS = {"UpdateState": 0, "Load": 1, "Depend": 1}
+DATA_INPUTS = {"UpdateState": 0, "Load": 1, "Depend": 1}
 
 
 class Found(NamedTuple):
@@ -78,7 +78,7 @@ class _Walk:
             elif targets:
                 known[node.name] = self._call(node, targets, known)
             else:
-                count = _DATA_INPUTS.get(node.op)
+                count = DATA_INPUTS.get(node.op)
                 data = reads if count is None else _behind(node.args[:count], known)
                 known[node.name] = frozenset([len(self.found)])
                 self.found.append(Found(node, reads, data))

@@ -139,13 +139,14 @@ def _operators(
                 break
         if owner is None:
             continue  # depends on weights and constants only
-        # Only the scopes of forward products tell the stage: the compiler shares one graph among equal small
-        # operators and gradients, and names all of its copies after the first.
+        # Only the scopes of forward products with weights tell the stage: the compiler shares one graph among equal
+        # functions and gradients, and names all of its copies after the first.
         stage = int(event.scope.split("/stage_", 1)[1].split("-", 1)[0])
-        if event.op in PRODUCTS and not event.backward and stage != owner.stage:
+        if event.op in PRODUCTS and event.reads and not event.backward and stage != owner.stage:
             raise DryRunError(f"{event} of stage {stage} runs in {owner}")
         found[owner][event.op, event.backward] += 1
-        if event.op in PRODUCTS and not event.backward and "unique_id" in event.attrs:
-            origins[owner][event.attrs["unique_id"]] += 1  # copies of one place in the source share it
+        if event.op in PRODUCTS and not event.backward and event.reads:
+            # Copies of one product share its number and its weight; either alone may be shared by two layers.
+            origins[owner][event.attrs.get("unique_id"), event.reads] += 1
     twice = {action: sum(number - 1 for number in counts.values()) for action, counts in origins.items()}
     return found, twice

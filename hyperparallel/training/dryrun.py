@@ -41,6 +41,7 @@ class WorkerReport:
         collectives: number of other communication operators.
         problems: where the graph differs from the plan's program.
         peak: simulated peak memory in bytes, at level 1.
+        predicted: what the plan's memory model says of it.
         events: of its graph.
     """
 
@@ -52,6 +53,7 @@ class WorkerReport:
     collectives: int = 0
     problems: list[str] = field(default_factory=list)
     peak: int | None = None
+    predicted: int | None = None
     events: list[Event] = field(default_factory=list, repr=False)
 
 

@@ -67,7 +67,7 @@ def measure_layer(
         slab = Slab(layers, (index, index + 1), 0, backward=backward, sends_gradient=sends_gradient, jit=False)
         slab.chain.carried = len(carry)
         if dtype != "float32":
-            slab.chain.to_float(getattr(ms, dtype))
+            slab.compute_in(dtype)
         return slab
 
     slab = build()
@@ -119,7 +119,7 @@ class _Probe(nn.Cell):
             kept, token = kept + (inputs,), output  # noqa: RUF005 - the compiler takes no star here
         sums = ()
         for index in range(self.count):
-            inputs, gradient = kept[index], self.start(gradients, output, token)
+            inputs, gradient = kept[index], self.start(gradients, token)
             of_inputs, of_weights = self.backward(inputs, gradient)
             if self.trained:
                 sums = of_weights if index == 0 else self.map(ops.add, sums, of_weights)
@@ -135,13 +135,13 @@ class _Probe(nn.Cell):
             carry = carry + (self.depend(values[index] * self.depend(seed.astype(values[index].dtype), token), token),)
         return carry + values[self.carried :]
 
-    def start(self, gradients, output, token):
-        """Hold back the gradient of the output; an embedding alone may return another type than it is declared."""
+    def start(self, gradients, token):
+        """Hold back the gradient of the output."""
         if len(gradients) == 1:
-            return self.depend(gradients[0].astype(output.dtype), token)
+            return self.depend(gradients[0], token)
         held = ()
         for index in range(len(gradients)):
-            held = held + (self.depend(gradients[index].astype(output[index].dtype), token),)
+            held = held + (self.depend(gradients[index], token),)
         return held
 
     def backward(self, inputs, gradient):

@@ -106,3 +106,10 @@ def test_each_tensor_of_a_carry_is_a_message():
     (_, program, source), _ = sources("1f1b(vision+llm)", width=2)
     messages = [action for action in program if not action.is_compute]
     assert [(wire.action, wire.index) for wire in source.wires] == [(a, i) for a in messages for i in (0, 1)]
+
+
+def test_serial_source_makes_computes_wait_for_messages_too():
+    plan = derive("1f1b(vision+llm)", MODEL, 2, 2)
+    facts = {1: StageFacts(("labels",), True, True)}
+    lines = write_source(plan.programs[1], plan.placement, facts, [1, 1], serial=True).lines
+    assert any(re.match(r"a1_1_0 = self\.gate_1F1\(h0_1, \(.*, mt\)\)", line) for line in lines)

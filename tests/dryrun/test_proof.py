@@ -15,9 +15,9 @@ def gate(action, value, token):
     return f'Depend({value}, {token}) primitive_attrs: {{action: "{action}"}}'
 
 
-def product(reads, stage, backward=False):
+def product(reads, stage, backward=False, number=1):
     scope = f"{'Gradients/' if backward else ''}Default/stage_{stage}-_Chain/MatMul-op0"
-    return f"MatMul({reads}, %para2_w)\n{SCOPE.format(scope)}"
+    return f'MatMul({reads}, %para2_w) cnode_primal_attrs: {{unique_id: "{number}"}}\n{SCOPE.format(scope)}'
 
 
 def rank_zero(second_token="%1", send_token="%1", message_stage=0):
@@ -77,6 +77,13 @@ def test_a_forward_in_a_backward_is_seen():
     lines = [*rank_zero()[:-1], f"%11(v) = {product('%9', 0)}", "Return(%10, %11)"]
     assert [str(action) for action in repeated_forwards(read(lines))] == ["0B0"]
     assert repeated_forwards(read(rank_zero())) == []
+
+
+@pytest.mark.parametrize(("number", "again"), [(1, ["0F1"]), (2, [])])
+def test_a_forward_that_was_not_merged_is_seen(number, again):
+    """The same product of the same weight twice in one action; two products of one weight are no repetition."""
+    lines = [*rank_zero()[:-1], f"%11(v) = {product('%4', 0, number=number)}", "Return(%10, %11)"]
+    assert [str(action) for action in repeated_forwards(read(lines))] == again
 
 
 def test_a_forward_of_another_stage_is_refused():
