@@ -25,7 +25,7 @@ setup(
     ],
     extras_require={
         "figure": ["matplotlib>=3.7"],
-        "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.6", "matplotlib>=3.7"],
+        "test": ["pytest>=8,<9", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.6", "matplotlib>=3.7"],
     },
     entry_points={"console_scripts": ["hyperparallel = hyperparallel.cli:main"]},
 )

@@ -132,7 +132,7 @@ def memory_curve(
         >>> stage = StageBytes(weights=8, trained=8, largest=4, constants=0, saved=100, forward=0, backward=20,
         ...                    adding=24, carry=0)
         >>> [(str(action), live.total) for action, live in memory_curve(plan, 0, [stage], [{}])]
-        [('0F0', 124), ('0F1', 224), ('0B0', 244), ('0B1', 156), ('None', 60)]
+        [('0F0', 124), ('0F1', 224), ('0B0', 244), ('0B1', 156), ('None', 44)]
     """
     walk = _Walk(plan.placement, rank, stages, batch)
     walk.read_batch(plan.programs[rank])

@@ -19,6 +19,30 @@ from cells_case import CASES, reference  # noqa: E402
 from hyperparallel.training.launch import end_job, start_job, worker_logs  # noqa: E402
 
 
+_OVER_FILES = {"jobs", "results", "probes"}
+"""Fixtures here that several files share: starting their jobs twice would cost minutes."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before the plugin reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Share all tests of the project out over the processes such that what several prepare together is prepared once.
+
+    Here, as doctests allow one file of this name only. Tests that prepare nothing together go wherever there is room.
+    """
+    for item in items:
+        if _OVER_FILES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("cells"))
+        elif _prepares(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+def _prepares(item: pytest.Item) -> bool:
+    """Tell whether a test uses a fixture of ours that serves more than one test."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = [one for group in info.name2fixturedefs.values() for one in group] if info else []
+    return any(one.scope in ("module", "session") and one.baseid for one in definitions)
+
+
 class Seen(NamedTuple):
     """What one rank of a case wrote."""
 

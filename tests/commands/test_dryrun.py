@@ -24,9 +24,25 @@ def test_two_workers_compile_and_agree(tmp_path, capfd, level):
     assert [int(row[3]) for row in rows] == [6, 6]  # 2SEND_F, 3RECV_F, ... of two micro-batches, and a feature each way
     assert lines[4].startswith("all workers together: every message meets its partner")
     assert ("kernels" in lines[4]) == (level == 1)
-    if level == 1:
-        assert all(float(row[6]) > 0 for row in rows)
+    if level == 1:  # simulated and predicted; how near they are is tested on models larger than this one
+        assert all(0 < float(row[7]) < 2 * float(row[6]) for row in rows)
     assert sorted(path.name for path in (tmp_path / "ir").glob("rank_*")) == ["rank_0", "rank_1"]
+
+
+@pytest.mark.slow
+def test_four_workers_compile_and_agree(tmp_path, capfd):
+    words = ["parallel.ranks=4", "training.micro_batches=4", "model.llm.depth=2", "run.recompute=[4]"]
+    assert main(["dryrun", str(write_config(tmp_path)), *words]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[5] for line in lines[2:6]] == ["yes"] * 4
+    assert lines[6].startswith("all workers together: every message meets its partner")
+
+
+@pytest.mark.slow
+def test_mindspores_engine_orders_what_is_annotated(tmp_path, capfd):
+    words = ["run.mode=annotate", "--schedule", "1f1b(vision+llm)", "--ranks", "0"]
+    assert main(["dryrun", str(write_config(tmp_path)), *words]) == 0
+    assert capfd.readouterr().out.splitlines()[2].split()[5] == "engine's"
 
 
 @pytest.mark.slow
