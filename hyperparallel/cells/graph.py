@@ -5,24 +5,23 @@ For Ascend, where a graph has no Python between its operators; shapes are the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import mindspore as ms
 import numpy as np
 from mindspore import ParameterTuple, Tensor, ops
 
 from hyperparallel.algebra import Plan, validate
-from hyperparallel.algebra.program import RECEIVES, SENDS, Action, B, I, W
-from hyperparallel.algebra.progress import counterpart
+from hyperparallel.algebra.program import Action, B, I, W
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.gradients import share
 from hyperparallel.cells.graph_cell import StepCell
 from hyperparallel.cells.graph_finish import Finish, Summand, write_finish, write_losses
-from hyperparallel.cells.graph_program import Source, StageFacts, Wire, write_source
-from hyperparallel.cells.graph_wire import End, PairSum, native
+from hyperparallel.cells.graph_program import write_source
+from hyperparallel.cells.graph_source import Source, StageFacts
+from hyperparallel.cells.graph_wire import Here, Wires, end_of, make_wire
 from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.shapes import Columns, carries
@@ -33,10 +32,6 @@ from hyperparallel.cells.tensor_parallel import check_parts
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.update import AdamWUpdate, rates
 from hyperparallel.errors import DataError
-
-Wires = Literal["native", "pair_sum"]
-"""How messages are made: Send and Receive, or the stand-in for tests on CPU."""
-_WIRES: dict[str, Callable] = {"native": native, "pair_sum": PairSum}
 
 
 class GraphRunner:
@@ -86,7 +81,7 @@ class GraphRunner:
         self.settings = optimizer or AdamW()
         self.recompute = frozenset(recompute)
         self.step_number = 0
-        self._wires, self._sources = _WIRES[wires], sources
+        self._wires, self._sources = wires, sources
         self._carries = self._stage_carries(dtype)
         self.slabs = self._build_slabs(seed, dtype)
         self.shared = share(plan, self.layers, self.slabs, self.topology, self.transport.rank)
@@ -246,8 +241,10 @@ class GraphRunner:
                 parts[f"differentiate_{stage}"] = ops.GradOperation(
                     get_all=slab.sends_gradient, get_by_list=len(slab.weights) > 0, sens_param=True
                 )
+        here = Here(self.transport.rank, self.replica, self.shard)
         for wire in source.wires:
-            parts |= self._wire(wire)
+            end = end_of(wire, self.plan.placement, self._carries, self.topology, here)
+            parts |= make_wire(wire, end, self._wires, self.transport.group)
         if self.topology.workers > 1:
             parts["all_sum"] = ops.AllReduce(group=self.transport.group(range(self.topology.workers)))
         for index, workers in enumerate(finish.groups):
@@ -261,38 +258,9 @@ class GraphRunner:
         cell.set_train(True)
         return cell
 
-    def _wire(self, wire: Wire) -> dict[str, object]:
-        """Make one end of a message, and what a receive takes as its input."""
-        action, index = wire
-        placement = self.plan.placement
-        send = action if action.kind in SENDS else counterpart(action, placement)
-        receive = counterpart(send, placement)
-        # A gradient looks like what the stage before its sender handed on.
-        forward = send.stage if send.kind == "SEND_F" else receive.stage
-        spec = self._carries[forward][index]
-        peer = (receive if action is send else send).stage
-        end = End(
-            sends=action.kind in SENDS,
-            tag=_tag(send, index, placement.micro_batches, max(map(len, self._carries))),
-            worker=self.transport.rank,
-            peer=self.topology.worker(placement.rank_of(peer), self.replica, self.shard),
-            spec=spec,
-        )
-        parts: dict[str, object] = {f"wire_{action}_{index}": self._wires(end, self.transport.group)}
-        if action.kind in RECEIVES:
-            shape = spec.shape if self._wires is PairSum else (1,)
-            parts[f"blank_{action}_{index}"] = Tensor(np.zeros(shape, np.float32), getattr(ms, spec.dtype))
-        return parts
-
 
 def _gate(action: Action) -> ops.Depend:
     """Make the operator that holds an action back, and by which it is found in the compiled graph."""
     gate = ops.Depend()
     gate.add_prim_attr("action", str(action))
     return gate
-
-
-def _tag(send: Action, index: int, micro_batches: int, width: int) -> int:
-    """Number the messages of a step; both ends come to the same number."""
-    direction = 0 if send.kind == "SEND_F" else 1
-    return ((send.stage * 2 + direction) * micro_batches + send.mb) * width + index

@@ -14,68 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from hyperparallel.algebra.placement import Placement
 from hyperparallel.algebra.program import RECEIVES, SENDS, Action, B, F, I, Program, W
-
-
-class StageFacts(NamedTuple):
-    """What the source needs to know of a stage on this rank."""
-
-    columns: tuple[str, ...]
-    """Batch columns its layers read, in the order of the slab's arguments."""
-    trains: bool
-    """Whether it has backwards."""
-    has_weights: bool
-    """Whether its backward returns weight gradients."""
-    recompute: bool = False
-    """Whether the backward runs the forward again instead of keeping what is in it."""
-
-
-class Wire(NamedTuple):
-    """One tensor of one message, at one of its ends."""
-
-    action: Action
-    index: int
-    """Which tensor of the carry."""
-
-
-@dataclass
-class Source:
-    """The text of a `construct`, and what it uses.
-
-    Args:
-        arguments: names of the step's inputs: the rates, then a column of a micro-batch each.
-        inputs: (column, micro-batch) of the arguments after the first.
-        gates: one per action, in order: the names of the Depend operators that carry the action.
-        wires: the tensors that are sent and received.
-        lines: body of `construct`.
-        methods: further methods that it calls, by name.
-        token: what the end of the step waits for.
-        packed: name of the sum of the packed losses; that of zeros where this rank has none.
-        summed: stages with a sum of gradients `acc`.
-    """
-
-    arguments: list[str] = field(default_factory=lambda: ["rates"])
-    inputs: list[tuple[str, int]] = field(default_factory=list)
-    gates: list[Action] = field(default_factory=list)
-    wires: list[Wire] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    methods: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    token: str = "rates"
-    packed: str = "self.nothing"
-    summed: list[int] = field(default_factory=list)
-
-    def text(self, title: str) -> str:
-        """Return the module that defines the Cell `Step`."""
-        head = f'"""{title}; generated from the plan, not to be edited."""\n\n'
-        head += "from hyperparallel.cells.graph_cell import StepCell\n\n\nclass Step(StepCell):\n"
-        head += f'    """{title}."""\n\n    def construct(self, {", ".join(self.arguments)}):\n'
-        body = "".join(f"        {line}\n" for line in self.lines)
-        more = "".join("\n" + "".join(f"    {line}\n" for line in method) for method in self.methods.values())
-        return head + body + more
+from hyperparallel.cells.graph_source import Source, StageFacts, Wire
 
 
 def write_source(
@@ -101,6 +43,7 @@ def write_source(
     Example:
         >>> from hyperparallel.algebra import ModelSpec, derive
         >>> plan = derive("1f1b(llm)", ModelSpec.of({"llm": 1}), ranks=1, micro_batches=2)
+        >>> from hyperparallel.cells.graph_source import StageFacts
         >>> facts = {0: StageFacts(("x",), trains=True, has_weights=True)}
         >>> print("\\n".join(write_source(plan.programs[0], plan.placement, facts, [1]).lines))
         # 0F0

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
 
+from hyperparallel.algebra.placement import Placement
+from hyperparallel.algebra.program import SENDS, Action
+from hyperparallel.algebra.progress import counterpart
+from hyperparallel.algebra.topology import Topology
+from hyperparallel.cells.graph_source import Wire
 from hyperparallel.cells.shapes import TensorSpec
+
+Wires = Literal["native", "pair_sum"]
+"""How messages are made: Send and Receive, or the stand-in for tests on CPU."""
+
+
+class Here(NamedTuple):
+    """Which worker this is."""
+
+    worker: int
+    replica: int
+    shard: int
 
 
 class End(NamedTuple):
@@ -65,3 +82,48 @@ class PairSum(nn.Cell):
     def construct(self, tensor: Tensor) -> Tensor:
         """Sum over the pair in float32, the type that CPU collectives have."""
         return self.sum(tensor.astype(ms.float32)).astype(self.dtype)
+
+
+def end_of(
+    wire: Wire, placement: Placement, carries: Sequence[Sequence[TensorSpec]], topology: Topology, here: Here
+) -> End:
+    """Say what this end of a message must know.
+
+    Args:
+        wire: the action and which tensor of the carry.
+        placement: gives the other end.
+        carries: what each stage hands on, by stage index.
+        topology: P x D x T.
+        here: this worker.
+    """
+    action, index = wire
+    send = action if action.kind in SENDS else counterpart(action, placement)
+    receive = counterpart(send, placement)
+    # A gradient looks like what the stage before its sender handed on.
+    producer = send.stage if send.kind == "SEND_F" else receive.stage
+    peer = (receive if action is send else send).stage
+    return End(
+        sends=action.kind in SENDS,
+        tag=_tag(send, index, placement.micro_batches, max(map(len, carries))),
+        worker=here.worker,
+        peer=topology.worker(placement.rank_of(peer), here.replica, here.shard),
+        spec=carries[producer][index],
+    )
+
+
+def make_wire(
+    wire: Wire, end: End, wires: Wires, group_of: Callable[[Sequence[int]], str]
+) -> dict[str, nn.Cell | ops.Primitive | Tensor]:
+    """Make one end of a message under the name that the source has for it, and what a receive takes as its input."""
+    name = f"{wire.action}_{wire.index}"
+    parts = {f"wire_{name}": (native if wires == "native" else PairSum)(end, group_of)}
+    if not end.sends:
+        shape = (1,) if wires == "native" else end.spec.shape
+        parts[f"blank_{name}"] = Tensor(np.zeros(shape, np.float32), getattr(ms, end.spec.dtype))
+    return parts
+
+
+def _tag(send: Action, index: int, micro_batches: int, width: int) -> int:
+    """Number the messages of a step; both ends come to the same number."""
+    direction = 0 if send.kind == "SEND_F" else 1
+    return ((send.stage * 2 + direction) * micro_batches + send.mb) * width + index

@@ -18,7 +18,6 @@ from cells_case import CASES, reference  # noqa: E402
 
 from hyperparallel.training.launch import end_job, start_job, worker_logs  # noqa: E402
 
-
 _OVER_FILES = {"jobs", "results", "probes"}
 """Fixtures here that several files share: starting their jobs twice would cost minutes."""
 

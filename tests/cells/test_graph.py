@@ -15,7 +15,8 @@ import pytest
 from cells_case import Case, layers_of, reference, relative_difference
 from graph_case import GRAPH_CASES, columns_of, static_batch
 
-from hyperparallel import derive, model_spec
+from hyperparallel import derive, model_spec, parse
+from hyperparallel.algebra.skeletons.base import registry
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.graph import GraphRunner
 from hyperparallel.errors import ConfigError, DataError
@@ -125,6 +126,12 @@ def test_parameters_equal_one_process(folder, graph):
             found.add(name)
             assert relative_difference(value, expected(graph).final[name]) < ROUNDING[graph.dtype][1], name
     assert found == set(expected(graph).final)
+
+
+@pytest.mark.parametrize("ranks", (2, 4))
+def test_every_skeleton_is_among_the_cases(ranks):
+    lines = [graph.case.schedule for graph in GRAPH_CASES if graph.case.ranks == ranks]
+    assert {region.skeleton for line in lines for region in parse(line).regions} == set(registry())
 
 
 def make(**options):

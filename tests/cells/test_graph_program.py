@@ -6,7 +6,8 @@ import re
 import pytest
 
 from hyperparallel.algebra import ModelSpec, derive
-from hyperparallel.cells.graph_program import StageFacts, variable, write_source
+from hyperparallel.cells.graph_program import variable, write_source
+from hyperparallel.cells.graph_source import StageFacts
 
 MODEL = ModelSpec.of({"vision": 4, "llm": 8})
 SCHEDULES = (

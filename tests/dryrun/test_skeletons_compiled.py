@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from grid_cases import GRID, OTHERS, TRANSPOSE, GridCase, plan_of
+from grid_cases import GRID, OTHERS, SCHEDULES, TRANSPOSE, GridCase, plan_of
 
+from hyperparallel import parse
+from hyperparallel.algebra.skeletons.base import registry
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.dryrun import check_ranks, comm_only, final_ir, gist, read_order, run_ranks, unforced
 from hyperparallel.dryrun.proof import compare, read_step, repeated_forwards
@@ -73,6 +75,10 @@ def test_no_forward_runs_twice_unless_asked_for(events, case):
         for action, found in products.items():
             twin = next(other for other in products if other.stage == action.stage)
             assert found.get("MatMul") == products[twin].get("MatMul"), "micro-batches of one stage differ"
+
+
+def test_every_skeleton_is_in_the_grid():
+    assert {region.skeleton for line in SCHEDULES for region in parse(line).regions} == set(registry())
 
 
 def test_the_check_sees_a_swapped_message(events):
