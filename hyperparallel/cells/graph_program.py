@@ -5,9 +5,9 @@ message and the compute before it. A compute does not wait for a message that it
 posted early overlaps with compute. Whatever the compiler leaves open can not make ranks wait for each other: the
 messages of a rank are in the plan's order, and the plan's order passes under rendezvous.
 
-Names in the source: `x4_2` input carry of stage 4 for micro-batch 2, `h` output, `d` gradient of the output, `u`
-gradient of the input ("upstream"), `w` weight gradients, `acc4` their sum, `ct` and `mt` the tokens of compute and
-messages.
+Names in the source, of stage 4 and micro-batch 2: `a4_2_0` an input that its gate holds back, `r4_2_0` the same for a
+recompute, `h4_2` output, `d4_2` gradient of the output, `u4_2` gradient of the input ("upstream"), `w4_2` weight
+gradients, `acc4` their sum; `mt` is what the next message waits for.
 """
 
 from __future__ import annotations
