@@ -46,6 +46,16 @@ Program = Sequence[Action]
 """Actions of one rank in order; a plan has one per rank."""
 
 
+def forwards_only(program: Program) -> list[Action]:
+    """Leave out the backwards and their messages, as for an evaluation.
+
+    Example:
+        >>> [str(action) for action in forwards_only([Action(0, "F", 1), Action(0, "SEND_F", 1), Action(0, "B", 1)])]
+        ['0F1', '0SEND_F1']
+    """
+    return [action for action in program if action.kind in (F, SEND_F, RECV_F)]
+
+
 def parse_action(text: str) -> Action:
     """Parse one action.
 

@@ -21,6 +21,7 @@ from hyperparallel.cells.annotate import check_annotate, check_net, stamp
 from hyperparallel.cells.layer import Layer, build_layer, layer_of
 from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.shapes import Columns
+from hyperparallel.cells.step_result import check_count
 from hyperparallel.cells.update import AdamWUpdate, rates
 from hyperparallel.errors import DataError
 
@@ -207,8 +208,7 @@ class Annotated:
         Raises:
             DataError: not M micro-batches, or a column is missing or has another shape.
         """
-        if len(batch) != self.plan.micro_batches:
-            raise DataError(f"the batch has {len(batch)} micro-batches; the plan has {self.plan.micro_batches}")
+        check_count(batch, self.plan.micro_batches)
         arguments = []
         for name in self.names:
             spec = self.columns[name]

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, ops
 
 from hyperparallel.algebra import Plan, validate
-from hyperparallel.algebra.program import Action, B, I, W
+from hyperparallel.algebra.program import Action, B, I, forwards_only
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.gradients import share
 from hyperparallel.cells.graph_cell import StepCell
@@ -24,11 +24,11 @@ from hyperparallel.cells.graph_source import Source, StageFacts
 from hyperparallel.cells.graph_wire import Here, Wires, end_of, make_wire
 from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.optimizer import AdamW
+from hyperparallel.cells.own_slabs import build_slabs, parameters_of
 from hyperparallel.cells.shapes import Columns, carries
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.source_file import import_source
-from hyperparallel.cells.step_result import MicroBatch, StepResult, read_by, summarise
-from hyperparallel.cells.tensor_parallel import check_parts
+from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.update import AdamWUpdate, rates
 from hyperparallel.errors import DataError
@@ -106,16 +106,14 @@ class GraphRunner:
         """
         packed, norm = self.cell(*self.inputs(batch, lr, self.source[0]))
         result = summarise(packed.asnumpy(), self.layers[-1].metrics, float(norm.asnumpy()))
-        if result.weight == 0:
-            raise DataError(f"step {self.step_number}: no label in the whole batch, so there is no loss to train on")
+        check_weight(result, self.step_number)
         self.step_number += 1
         return result
 
     def evaluate(self, batch: Sequence[MicroBatch]) -> StepResult:
         """Run the forwards only; nothing is kept or changed."""
         if self._forward_only is None:
-            backward = (B, I, W, "SEND_B", "RECV_B")
-            source, finish = self._write([action for action in self.program if action.kind not in backward])
+            source, finish = self._write(forwards_only(self.program))
             self._forward_only = self._build("Forward", source, finish), source
         cell, source = self._forward_only
         cell.set_train(False)
@@ -147,11 +145,7 @@ class GraphRunner:
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Return this rank's parameters by global name, as copies; of those in `Layer.sharded` its part."""
-        return {
-            parameter.name: parameter.asnumpy().copy()
-            for slab in self.slabs.values()
-            for parameter in slab.chain.get_parameters()
-        }
+        return parameters_of(self.slabs)
 
     def inputs(self, batch: Sequence[MicroBatch], lr: float | None, source: Source) -> list[Tensor]:
         """Make the arguments of the Cell.
@@ -159,8 +153,7 @@ class GraphRunner:
         Raises:
             DataError: as `step`.
         """
-        if len(batch) != self.plan.micro_batches:
-            raise DataError(f"the batch has {len(batch)} micro-batches; the plan has {self.plan.micro_batches}")
+        check_count(batch, self.plan.micro_batches)
         arguments = [rates(self.settings, self.settings.lr if lr is None else lr, self.step_number)]
         for column, mb in source.inputs:
             spec = self.columns[column]
@@ -181,27 +174,14 @@ class GraphRunner:
         return [by_layer[last - 1] for _, last in self.plan.placement.slabs]
 
     def _build_slabs(self, seed: int, dtype: str) -> dict[int, Slab]:
-        placement = self.plan.placement
-        slabs = {}
-        for stage in range(self.rank, placement.stages, placement.ranks):
-            gates = placement.gates[stage]
-            slab = Slab(
-                self.layers,
-                placement.slabs[stage],
-                seed,
-                backward=gates.receives_gradient,
-                sends_gradient=gates.sends_gradient,
-                jit=False,
-                rank=self.rank,
-            )
-            left = next((path[path.index(stage) - 1] for path in placement.paths if stage in path[1:]), None)
+        """Build this rank's slabs, uncompiled, each told the width of its carry and what it computes in."""
+        paths, shards = self.plan.placement.paths, self.topology.tensor_parallel
+        slabs = build_slabs(self.plan, self.layers, self.rank, seed=seed, jit=False, tensor_parallel=shards)
+        for stage, slab in slabs.items():
+            left = next((path[path.index(stage) - 1] for path in paths if stage in path[1:]), None)
             slab.chain.carried = 0 if left is None else len(self._carries[left])
             if dtype != "float32":
                 slab.compute_in(dtype)
-            slabs[stage] = slab
-            first, last = placement.slabs[stage]
-            for layer, cell in zip(self.layers[first:last], slab.chain.layers, strict=True):
-                check_parts(layer.name, cell, layer.sharded, self.topology.tensor_parallel)
         return slabs
 
     def _write(self, program: Sequence[Action]) -> tuple[Source, Finish]:

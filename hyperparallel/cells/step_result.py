@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hyperparallel.algebra.program import F, Program
+from hyperparallel.errors import DataError
 
 if TYPE_CHECKING:
     from hyperparallel.cells.slab import Slab
@@ -39,6 +40,26 @@ def summarise(sums: np.ndarray, metrics: Sequence[str], grad_norm: float) -> Ste
     """
     loss = sums[0] / sums[1] if sums[1] else 0.0
     return StepResult(float(loss), float(sums[1]), dict(zip(metrics, map(float, sums[2:]), strict=True)), grad_norm)
+
+
+def check_count(batch: Sequence[MicroBatch], micro_batches: int) -> None:
+    """Refuse a batch that is not cut as the plan is.
+
+    Raises:
+        DataError: it has not M micro-batches.
+    """
+    if len(batch) != micro_batches:
+        raise DataError(f"the batch has {len(batch)} micro-batches; the plan has {micro_batches}")
+
+
+def check_weight(result: StepResult, step: int) -> None:
+    """Refuse a step of which no label is known.
+
+    Raises:
+        DataError: its weight is 0.
+    """
+    if result.weight == 0:
+        raise DataError(f"step {step}: no label in the whole batch, so there is no loss to train on")
 
 
 def read_by(slabs: Mapping[int, Slab], program: Program) -> dict[int, tuple[tuple[int, ...], tuple[str, ...]]]:

@@ -16,12 +16,11 @@ from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.gradients import Gradients, share
 from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.optimizer import AdamW, Optimizer
-from hyperparallel.cells.slab import Slab
-from hyperparallel.cells.step_result import MicroBatch, StepResult, read_by, summarise
-from hyperparallel.cells.tensor_parallel import check_parts
+from hyperparallel.cells.own_slabs import build_slabs, parameters_of
+from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.walk import Record, Walk
-from hyperparallel.errors import DataError, ModelError
+from hyperparallel.errors import ModelError
 
 
 class Runner:
@@ -88,7 +87,7 @@ class Runner:
         self.rank, self.replica, self.shard = self.transport.place(self.topology)
         self.program = plan.programs[self.rank]
         self.settings = optimizer or AdamW()
-        self.slabs = self._build_slabs(seed, jit)
+        self.slabs = build_slabs(plan, self.layers, self.rank, seed=seed, jit=jit, tensor_parallel=tensor_parallel)
         shared = share(plan, self.layers, self.slabs, self.topology, self.transport.rank)
         self.gradients = Gradients(shared, self.transport)
         self.optimizer = Optimizer(
@@ -114,8 +113,7 @@ class Runner:
             Loss and sums over the global batch, the same on every rank.
         """
         result = self._run(batch, train=True)
-        if result.weight == 0:
-            raise DataError(f"step {self.step_number}: no label in the whole batch, so there is no loss to train on")
+        check_weight(result, self.step_number)
         reduced = self.gradients.reduce(result.weight)
         norm = 0.0
         if self.settings.clip_norm > 0:
@@ -143,35 +141,11 @@ class Runner:
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Return this rank's parameters by global name, as copies; of those in `Layer.sharded` its part."""
-        return {
-            parameter.name: parameter.asnumpy().copy()
-            for slab in self.slabs.values()
-            for parameter in slab.chain.get_parameters()
-        }
-
-    def _build_slabs(self, seed: int, jit: bool) -> dict[int, Slab]:
-        placement = self.plan.placement
-        slabs = {}
-        for stage in range(self.rank, placement.stages, placement.ranks):
-            gates = placement.gates[stage]
-            slabs[stage] = Slab(
-                self.layers,
-                placement.slabs[stage],
-                seed,
-                backward=gates.receives_gradient,
-                sends_gradient=gates.sends_gradient,
-                jit=jit,
-                rank=self.rank,
-            )
-            first, last = placement.slabs[stage]
-            for layer, cell in zip(self.layers[first:last], slabs[stage].chain.layers, strict=True):
-                check_parts(layer.name, cell, layer.sharded, self.topology.tensor_parallel)
-        return slabs
+        return parameters_of(self.slabs)
 
     def _run(self, batch: Sequence[MicroBatch], train: bool) -> StepResult:
         """Walk the program once and add up the losses of all ranks."""
-        if len(batch) != self.plan.micro_batches:
-            raise DataError(f"the batch has {len(batch)} micro-batches; the plan has {self.plan.micro_batches}")
+        check_count(batch, self.plan.micro_batches)
         self.gradients.clear()
         walk = Walk(self, batch, train)
         walk.run()

@@ -74,6 +74,16 @@ class Transport:
         CollectiveManager.get_instance().create_group("hccl_world_group", list(range(size)))
         return cls(rank, size)
 
+    @classmethod
+    def simulate(cls) -> Transport:
+        """Be one worker of a dry run, in graph mode, with its rank and size from the environment."""
+        from mindspore import communication
+
+        ms.set_context(mode=ms.GRAPH_MODE)
+        ms.set_device("Ascend", 0)
+        communication.init()
+        return cls(communication.get_rank(), communication.get_group_size())
+
     def place(self, topology: Topology) -> tuple[int, int, int]:
         """Return where this worker sits: (pipeline rank, replica, shard).
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mindspore import Tensor
 
 from hyperparallel.algebra import Action
-from hyperparallel.algebra.program import RECEIVES, SENDS, B, F, I, W
+from hyperparallel.algebra.program import RECEIVES, SENDS, B, F, I, W, forwards_only
 from hyperparallel.algebra.progress import counterpart
 from hyperparallel.cells.slab import Carry
 from hyperparallel.cells.transport import Tag
@@ -35,8 +35,7 @@ class Walk:
     def __init__(self, runner: Runner, batch: Sequence[MicroBatch], train: bool):
         self.runner, self.batch, self.train = runner, batch, train
         self.placement = runner.plan.placement
-        kinds_left_out = () if train else (B, I, W, "SEND_B", "RECV_B")
-        self.program = [action for action in runner.program if action.kind not in kinds_left_out]
+        self.program = runner.program if train else forwards_only(runner.program)
         self.inputs: dict[tuple[int, int], tuple] = {}
         self.carries: dict[Action, Carry] = {}  # keyed by the F or B that produced them
         self.postponed: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # weight gradients between I and W

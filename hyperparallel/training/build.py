@@ -56,18 +56,18 @@ def build_feed(config: Config, split: str, replica: int = 0) -> StepFeed:
     training = config.training
     room = None if config.run.mode == "stepwise" else room_of(config)
     return StepFeed(
-        source, training.batch_size, training.micro_batches, _replicas_fed(config), replica, PAD_TO_MULTIPLE, room
+        source, training.batch_size, training.micro_batches, replicas_fed(config), replica, PAD_TO_MULTIPLE, room
     )
 
 
-def _replicas_fed(config: Config) -> int:
+def replicas_fed(config: Config) -> int:
     """Return D; 1 with `annotate`, where every worker is given the global batch and MindSpore cuts it."""
     return 1 if config.run.mode == "annotate" else config.parallel.data_parallel
 
 
 def _samples(config: Config) -> int:
     """Return the samples of one micro-batch as it is fed."""
-    return config.training.batch_size // (config.training.micro_batches * _replicas_fed(config))
+    return config.training.batch_size // (config.training.micro_batches * replicas_fed(config))
 
 
 def label_count(batch: Sequence[Mapping[str, np.ndarray]]) -> float:

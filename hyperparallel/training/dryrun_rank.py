@@ -10,9 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-import mindspore as ms
 import numpy as np
-from mindspore import communication
 
 from hyperparallel.cells.transport import Transport
 from hyperparallel.training.build import build_layers, build_plan, column_specs
@@ -31,10 +29,7 @@ def main(argv: Sequence[str]) -> None:
     """
     level, path, *overrides = argv
     config = load_config(path, overrides)
-    ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("Ascend", 0)
-    communication.init()
-    transport = Transport(communication.get_rank(), communication.get_group_size())
+    transport = Transport.simulate()
     layers = build_layers(config, transport.tensor_parallel(config.parallel.topology))
     plan = build_plan(config, layers)
     runner = build_runner(config, plan, layers, transport)

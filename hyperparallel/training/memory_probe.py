@@ -13,7 +13,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, communication, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.layer import Layer
@@ -182,10 +182,7 @@ def main(argv: Sequence[str]) -> None:
     """
     file, path, *overrides = argv
     config = load_config(path, overrides)
-    ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("Ascend", 0)
-    communication.init()
-    transport = Transport(communication.get_rank(), communication.get_group_size())
+    transport = Transport.simulate()
     layers = build_layers(config, transport.tensor_parallel(Topology(1, 1, config.parallel.tensor_parallel)))
     measure(layers, column_specs(config), Path(file), config.run.dtype)
 

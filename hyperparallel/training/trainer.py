@@ -14,7 +14,7 @@ import numpy as np
 from hyperparallel.cells.transport import Transport
 from hyperparallel.data import StepFeed
 from hyperparallel.data.feed import StepData
-from hyperparallel.training.build import build_feed, build_layers, build_plan
+from hyperparallel.training.build import build_feed, build_layers, build_plan, replicas_fed
 from hyperparallel.training.config import Config, Training
 from hyperparallel.training.runners import AnyRunner, build_runner
 from hyperparallel.training.trace import write_step_traces
@@ -41,8 +41,7 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
     plan = build_plan(config, layers)
     runner = build_runner(config, plan, layers, transport)
     # Sizes of the whole step, all replicas together: what throughput is measured in.
-    fed = 1 if config.run.mode == "annotate" else config.parallel.data_parallel
-    feeds = [build_feed(config, "train", replica) for replica in range(fed)]
+    feeds = [build_feed(config, "train", replica) for replica in range(replicas_fed(config))]
     lines: list[dict[str, Any]] = []
     with MetricsFile(folder / "metrics.jsonl" if transport.rank == 0 else None) as metrics:
         for step, batch in enumerate(batches(runner, feeds[runner.replica], 0, config.training.steps)):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, ops
 
-from hyperparallel.cells import stepwise
+from hyperparallel.cells import own_slabs
 from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.stepwise import Runner
@@ -28,7 +28,7 @@ def reuse_slabs() -> None:
             ops.assign(old, Tensor(new.asnumpy()))  # in place: a compiled graph does not see `set_data`
         return _compiled[key]
 
-    stepwise.Slab = build
+    own_slabs.Slab = build
 
 
 class Watch:
