@@ -73,7 +73,7 @@ def simulate(case: Case) -> int:
     transport = Transport(ms.communication.get_rank(), ms.communication.get_group_size())
     runner = GraphRunner(plan, layers, columns, transport=transport, optimizer=AdamW())
     batch = [{name: np.ones(spec.shape, spec.dtype) for name, spec in columns.items()}] * case.micro_batches
-    runner.cell(*runner.inputs(batch, None, runner.source[0]))
+    runner.cell(*runner.inputs(batch, None, runner.source))
     return ms.runtime.max_memory_allocated()
 
 

@@ -57,7 +57,7 @@ def share(
         worker: this worker's number in the job.
     """
     shard = topology.coordinates(worker)[2]
-    cut = {(layer.parameters or {}).get(own, f"{layer.name}.{own}") for layer in layers for own in layer.sharded}
+    cut = {layer.global_name(local) for layer in layers for local in layer.sharded}
     tied = canonical_names(layers)
     holders: dict[str, set[int]] = defaultdict(set)
     for name, target in tied.items():

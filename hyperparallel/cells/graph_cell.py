@@ -69,6 +69,10 @@ class StepCell(nn.Cell):
         """Return the norm."""
         return ops.sqrt(square)
 
+    def is_finite(self, square):
+        """Tell whether a sum of squares, and so each of its terms, is a number."""
+        return ops.isfinite(square)
+
     def limit(self, norm):
         """Return the factor that brings a norm down to the limit."""
         return ops.minimum(self.clip_norm / ops.maximum(norm, 1e-30), 1.0)

@@ -44,7 +44,15 @@ class Finish:
 
 
 def write_finish(
-    shared: Sequence[Summand], arrived: Sequence[int], token: str, packed: str, *, workers: int, clip: bool
+    shared: Sequence[Summand],
+    arrived: Sequence[int],
+    token: str,
+    packed: str,
+    *,
+    workers: int,
+    clip: bool,
+    scaled: bool = False,
+    one_by_one: bool = True,
 ) -> Finish:
     """Write the end of a training step.
 
@@ -54,10 +62,14 @@ def write_finish(
         token: what the first collective waits for.
         packed: name of the packed losses.
         workers: size of the job.
-        clip: whether the global norm is needed.
+        clip: whether the global norm limits the gradients.
+        scaled: gradients have the factor `scale`; it is taken out, and `finite` tells whether all of them are finite,
+            on every worker alike.
+        one_by_one: how parameters are updated. True: by `update.speeds(rates, weight)` and then `update.one(index,
+            speeds, gradient)` for each. False: by `update(finite, weight, gradients)`, with one gradient per copy.
 
     Returns:
-        Lines that end with `return packed, norm`.
+        Lines that end with `return packed, norm`, and `finite` if it is scaled.
     """
     finish = Finish()
     names = [f"g{index}" for index in range(len(shared))]
@@ -72,16 +84,19 @@ def write_finish(
     for members in buckets(shared):
         _sum(finish, shared, members, token)
         token = "flat"
-    finish.lines.append("factor = self.inverse(packed[1])")
-    if clip:
-        _norm(finish, [name for name, one in zip(names, shared, strict=True) if one.counts], token, workers)
-    if shared:
-        finish.lines.append("speeds = self.update.speeds(rates, packed[1])")
-        finish.lines.append("done = factor")
+    finish.lines.append(f"factor = self.inverse({'packed[1] * scale' if scaled else 'packed[1]'})")
+    if clip or scaled:
+        counted = [name for name, one in zip(names, shared, strict=True) if one.counts]
+        _norm(finish, counted, token, workers, clip, scaled)
     by_copy = [name for name, one in zip(names, shared, strict=True) for _ in one.copies]
-    for index, name in enumerate(by_copy):
-        finish.lines.append(f"done = self.update.one({index}, speeds, self.depend({name}, done) * factor)")
-    finish.lines.append(f"return packed, {'norm' if clip else 'self.no_norm'}")
+    if by_copy and one_by_one:
+        finish.lines += ["speeds = self.update.speeds(rates, packed[1])", "done = factor"]
+        for index, name in enumerate(by_copy):
+            finish.lines.append(f"done = self.update.one({index}, speeds, self.depend({name}, done) * factor)")
+    elif by_copy:
+        gradients = ", ".join(f"{name} * factor" for name in by_copy)
+        finish.lines.append(f"packed = self.depend(packed, self.update(finite, packed[1], ({gradients},)))")
+    finish.lines.append(f"return packed, {'norm' if clip or scaled else 'self.no_norm'}{', finite' if scaled else ''}")
     return finish
 
 
@@ -133,10 +148,18 @@ def _sum(finish: Finish, shared: Sequence[Summand], members: Sequence[int], toke
         offset += prod(shape)
 
 
-def _norm(finish: Finish, counted: Sequence[str], token: str, workers: int) -> None:
-    """Write the global norm of the mean gradient, and bring the factor on gradients down to the limit."""
-    squares = " + ".join(f"self.square({name})" for name in counted) or "self.no_norm"
+def _norm(finish: Finish, counted: Sequence[str], token: str, workers: int, clip: bool, scaled: bool) -> None:
+    """Write the global norm of the mean gradient, and bring the factor on gradients down to the limit.
+
+    Scaled gradients are divided before they are squared, as the squares would not fit into the type.
+    """
+    factor = " * factor" if scaled else ""
+    squares = " + ".join(f"self.square({name}{factor})" for name in counted) or "self.no_norm"
     finish.lines.append(f"square = {squares}")
     if workers > 1:
         finish.lines.append(f"square = self.all_sum(self.depend(square, {token}))")
-    finish.lines += ["norm = self.root(square) * factor", "factor = factor * self.limit(norm)"]
+    finish.lines.append("norm = self.root(square)" if scaled else "norm = self.root(square) * factor")
+    if scaled:
+        finish.lines.append("finite = self.is_finite(square)")
+    if clip:
+        finish.lines.append("factor = factor * self.limit(norm)")

@@ -26,6 +26,7 @@ def write_source(
     stages: Mapping[int, StageFacts],
     carries: Sequence[int],
     serial: bool = False,
+    scaled: bool = False,
 ) -> Source:
     """Write the source of one rank's step.
 
@@ -36,6 +37,7 @@ def write_source(
         carries: number of tensors that each stage hands on, by stage index.
         serial: a compute waits for the messages before it too. Needed where stages have collectives inside (tensor
             parallelism), which must be in one order with the messages on all workers.
+        scaled: the step has one more argument, a factor on the loss.
 
     Returns:
         The source; what it leaves for the end of the step is in `token`, `packed` and `summed`.
@@ -66,7 +68,7 @@ def write_source(
     forwards = Counter(action.stage for action in program if action.kind == F)
     differentiated = {action.stage for action in program if action.kind in (B, I)}
     alone = {stage for stage in differentiated if forwards[stage] == 1}
-    writer = _Writer(placement, stages, carries, alone, serial)
+    writer = _Writer(placement, stages, carries, alone, serial, scaled)
     for action in program:
         writer.add(action)
     writer.source.token = writer.tokens()
@@ -88,10 +90,15 @@ class _Writer:
         carries: Sequence[int],
         alone: Collection[int],
         serial: bool,
+        scaled: bool,
     ):
         self.placement, self.stages, self.carries = placement, stages, carries
         self.alone, self.serial = alone, serial
         self.source = Source()
+        self.loss_gradient = "self.loss_gradient"
+        if scaled:
+            self.source.arguments.append("scale")
+            self.loss_gradient = "(self.loss_gradient * scale)"
         self.ct = "rates"  # the first token must not be a constant, or its gate would vanish
         self.mt = ""
 
@@ -170,7 +177,7 @@ class _Writer:
         names = [f"a{stage}_{mb}_{index}" for index in range(held)] + columns[0 if left is not None else 1 :]
         if facts.recompute:
             names = self._gated(action, names, "r")
-        gradients = ["self.loss_gradient"] if right is None else self._carry("u", right, mb)
+        gradients = [self.loss_gradient] if right is None else self._carry("u", right, mb)
         held_back = [self._gate(action, gradient, self.compute_token()) for gradient in gradients]
         self._line(f"d{stage}_{mb} = {_tuple(held_back)}")
         if not facts.has_weights and not gates.sends_gradient:

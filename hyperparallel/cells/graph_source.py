@@ -34,8 +34,8 @@ class Source:
     """The text of a `construct`, and what it uses.
 
     Args:
-        arguments: names of the step's inputs: the rates, then a column of a micro-batch each.
-        inputs: (column, micro-batch) of the arguments after the first.
+        arguments: names of the step's inputs: the rates, a scale if there is one, then a column of a micro-batch each.
+        inputs: (column, micro-batch) of the last of them.
         gates: one per action, in order: the names of the Depend operators that carry the action.
         wires: the tensors that are sent and received.
         lines: body of `construct`.

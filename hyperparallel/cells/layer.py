@@ -67,6 +67,10 @@ class Layer:
     carry: Callable[[Mapping[str, tuple[int, ...]]], Sequence[tuple]] | None = None
     parameters: Mapping[str, str] | None = None
 
+    def global_name(self, local: str) -> str:
+        """Return the global name of a parameter of its Cell."""
+        return (self.parameters or {}).get(local, f"{self.name}.{local}")
+
 
 def check_layers(layers: Sequence[Layer]) -> None:
     """Refuse a layer list that no cut could run.
@@ -102,12 +106,14 @@ def _check_tie(index: int, local: str, target: str, layers: Sequence[Layer]) -> 
     name = f"layer {layer.name!r} ties {local!r} to {target!r}"
     if source >= index:
         raise ModelError(f"{name} of layer {source}, but is layer {index} itself; tie to an earlier layer")
-    if target.removeprefix(layers[source].name + ".") in layers[source].tied:
+    own = layers[source]
+    if target in map(own.global_name, own.tied):
         raise ModelError(f"{name}, which is tied itself; tie both to the same parameter")
-    if layers[source].sharded.get(target.removeprefix(layers[source].name + ".")) != layer.sharded.get(local):
+    cut = {own.global_name(name): shard for name, shard in own.sharded.items()}
+    if cut.get(target) != layer.sharded.get(local):
         raise ModelError(f"{name}, but they are cut over the shards differently; cut both alike or neither")
-    if layers[source].trainable != layer.trainable:
-        frozen = layers[source].name if layer.trainable else layer.name
+    if own.trainable != layer.trainable:
+        frozen = own.name if layer.trainable else layer.name
         raise ModelError(f"{name}, but {frozen!r} is frozen and the other is not; train or freeze both")
 
 
@@ -171,12 +177,8 @@ def build_layer(layer: Layer, seed: int) -> nn.Cell:
     if layer.parameters is not None:
         _check_listed(layer, cell)
     for local, parameter in cell.parameters_and_names():
-        if layer.parameters is None:
-            parameter.name = f"{layer.name}.{local}"
-            parameter.requires_grad = layer.trainable
-        else:
-            parameter.name = layer.parameters[local]
-            parameter.requires_grad = layer.trainable and parameter.requires_grad
+        parameter.name = layer.global_name(local)
+        parameter.requires_grad = layer.trainable and (layer.parameters is None or parameter.requires_grad)
     return cell
 
 

@@ -219,7 +219,7 @@ class Slab:
 
 def canonical_names(layers: Sequence[Layer]) -> dict[str, str]:
     """Map the global name of every tied parameter to the name of the parameter it is tied to."""
-    return {f"{layer.name}.{local}": target for layer in layers for local, target in layer.tied.items()}
+    return {layer.global_name(local): target for layer in layers for local, target in layer.tied.items()}
 
 
 def _copy_tied(layer: Layer, cell: nn.Cell, layers: Sequence[Layer], seed: int) -> None:

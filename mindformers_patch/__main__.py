@@ -1,0 +1,98 @@
+"""Run a MindFormers configuration, with or without a block `hyperparallel:`, alone or under `msrun`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import yaml
+from hyperparallel.errors import ConfigError, HyperParallelError
+from mindformers_patch.versions import check_versions
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; the flags are those that MindFormers' users know."""
+    parser = argparse.ArgumentParser(prog="python -m mindformers_patch", description=__doc__)
+    parser.add_argument("--config", required=True, help="YAML of the job")
+    parser.add_argument("--register_path", help="folder with modules that `auto_register` in the YAML names")
+    parser.add_argument("--run_mode", choices=["train", "finetune"], help="replaces run_mode")
+    parser.add_argument("--use_parallel", type=_flag, help="replaces use_parallel: True or False")
+    parser.add_argument("--output_dir", help="replaces output_dir")
+    parser.add_argument("--load_checkpoint", help="replaces load_checkpoint")
+    parser.add_argument("--resume_training", type=_flag, help="replaces resume_training: True or False")
+    parser.add_argument("--seed", type=int, help="replaces seed")
+    parser.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="replace any other values")
+    return parser.parse_args(argv)
+
+
+def changes(args: argparse.Namespace) -> dict[str, object]:
+    """Return what the command line changes in the configuration: dotted key -> value.
+
+    Raises:
+        ConfigError: an option is not of the form KEY=VALUE.
+    """
+    names = ("run_mode", "use_parallel", "output_dir", "load_checkpoint", "resume_training", "seed")
+    found = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    for option in args.options:
+        key, sign, text = option.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--options {option!r} is not of the form section.key=value")
+        found[key] = yaml.safe_load(text)
+    return found
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train.
+
+    Args:
+        args: from `parse`.
+
+    Raises:
+        HyperParallelError: the block does not fit; before anything is built.
+    """
+    check_versions()
+    if not os.path.isfile(args.config):
+        raise ConfigError(f"--config {args.config}: no such file; give an existing YAML file")
+    if args.register_path:
+        folder = os.path.realpath(args.register_path)
+        os.environ["REGISTER_PATH"] = folder
+        sys.path.append(folder)
+    from mindformers import Trainer
+    from mindformers.core.context import build_context
+    from mindformers.tools.register import MindFormerConfig
+
+    import mindformers_patch.register  # noqa: F401 - makes our classes known by name
+    from mindformers_patch.prepare import prepare
+
+    config = MindFormerConfig(os.path.realpath(args.config))
+    config.merge_from_dict(changes(args))
+    prepare(config)
+    os.environ.setdefault("RUN_MODE", config.run_mode or "train")
+    build_context(config)
+    trainer = Trainer(config)
+    if config.run_mode == "finetune":
+        trainer.finetune()
+    else:
+        trainer.train()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; print one sentence for a mistake in the configuration, and a traceback for anything else."""
+    try:
+        run(parse(sys.argv[1:] if argv is None else argv))
+    except HyperParallelError as error:
+        print(f"mindformers_patch: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return text.lower() in ("true", "1")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""A rank's step inside MindFormers' training loop: its losses, its optimizer, its loss scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+from hyperparallel.cells.graph_rank import RankGraph
+
+
+class RankNetwork(nn.Cell):
+    """The layers of one worker, as the network that MindFormers counts, saves and loads.
+
+    Args:
+        graph: its slabs.
+        config: the model's configuration.
+        text: that of MindFormers' layers.
+    """
+
+    def __init__(self, graph: RankGraph, config, text) -> None:
+        super().__init__(auto_prefix=False)
+        self.graph, self.config, self.text = graph, config, text
+        for stage, slab in graph.slabs.items():
+            self.insert_child_to_cell(f"stage_{stage}", slab.chain)
+        if not self.trainable_params():
+            # MindFormers' optimizers refuse to have no parameters; this one stays zero.
+            self.nothing = Parameter(Tensor([0.0], ms.float32), name="nothing_to_train")
+
+    def construct(self, *_):
+        """Nothing: `RankStep` runs the slabs."""
+        raise NotImplementedError("a rank has only some of the layers; RankStep runs them")
+
+    def get_model_parameters(self, only_trainable: bool = True) -> set[Parameter]:
+        """Return this worker's parameters."""
+        return set(self.trainable_params() if only_trainable else self.get_parameters())
+
+    def get_gpt_transformer_config(self):
+        """Return the configuration of MindFormers' layers."""
+        return self.text
+
+    def is_moe_model(self) -> bool:
+        """Tell whether there are experts."""
+        return bool(self.text.num_moe_experts)
+
+    def is_mtp_model(self) -> bool:
+        """Tell whether several tokens are predicted at once: never here."""
+        return False
+
+
+class OptimizerUpdate(nn.Cell):
+    """Let an optimizer of MindFormers update the parameters, unless a gradient is not finite.
+
+    Args:
+        optimizer: over this worker's trainable parameters.
+        parameters: in the order in which gradients come.
+    """
+
+    def __init__(self, optimizer: nn.Optimizer, parameters: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        place = {parameter.name: index for index, parameter in enumerate(parameters)}
+        # Groups (weight decay, learning rates) have put them into another order.
+        self.order = tuple(place[parameter.name] for parameter in optimizer.parameters)
+        self.done = Tensor([0.0], ms.float32)
+
+    def construct(self, finite, weight, gradients):
+        """Update; a step that overflowed or has no label changes nothing."""
+        ordered = ()
+        for index in self.order:
+            ordered += (gradients[index],)
+        done = self.done
+        if ops.logical_and(finite, weight > 0):
+            done = ops.depend(done, self.optimizer(ordered))
+        return done
+
+
+class RankStep(nn.Cell):
+    """One training step of a worker, with the outputs that MindFormers' callbacks read.
+
+    Args:
+        network: this worker's layers.
+        optimizer: MindFormers' optimizer over its trainable parameters.
+        names: columns of the batch in the order in which they come.
+        rows: texts of a micro-batch.
+        scale: loss scale, a number, or a Cell that adapts it.
+    """
+
+    def __init__(
+        self, network: RankNetwork, optimizer: nn.Optimizer, names: Sequence[str], rows: int, scale: float | nn.Cell
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.network, self.optimizer, self.rows = network, optimizer, rows
+        graph = network.graph
+        parameters = [parameter for one in graph.shared for parameter in one.parameters]
+        update = OptimizerUpdate(optimizer, parameters) if parameters else None
+        self.step, source = graph.build("Step", graph.program, update)
+        self.picks = tuple((list(names).index(column), mb) for column, mb in source.inputs)
+        self.manager = scale if isinstance(scale, nn.Cell) else None
+        first = scale.get_loss_scale() if self.manager is not None else scale
+        self.scale_sense = Parameter(Tensor(float(first), ms.float32), name="scale_sense", requires_grad=False)
+        self.learning_rate = optimizer.learning_rate
+        self.dynamic = optimizer.dynamic_lr
+
+    def construct(self, *batch):
+        """Run a step.
+
+        Args:
+            batch: columns of all M micro-batches of this replica, one below the other.
+
+        Returns:
+            Loss, overflow, loss scale, learning rate, global norm: as MindFormers' own wrappers.
+        """
+        rate = self.rate()
+        columns = ()
+        for place, mb in self.picks:
+            columns += (batch[place][mb * self.rows : (mb + 1) * self.rows],)
+        scale = self.scale_sense.value()
+        packed, norm, finite = self.step(scale, scale, *columns)
+        overflow = ops.logical_not(finite)
+        if self.manager is not None:
+            overflow = self.manager(self.scale_sense, overflow)
+        return packed[0] / ops.maximum(packed[1], 1e-30), overflow, scale, rate, norm
+
+    def rate(self):
+        """Return the learning rate of this step."""
+        if not self.dynamic:
+            return self.learning_rate
+        schedule = self.learning_rate[-1] if self.optimizer.is_group_lr else self.learning_rate
+        return schedule(self.optimizer.global_step).reshape(())
