@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 import yaml
 from hyperparallel.errors import ConfigError, HyperParallelError
@@ -43,6 +43,25 @@ def changes(args: argparse.Namespace) -> dict[str, object]:
     return found
 
 
+def put(config: MutableMapping[str, object], key: str, value: object) -> None:
+    """Put a value into a configuration.
+
+    Args:
+        config: changed in place.
+        key: dotted, `runner_config.epochs`.
+        value: what it becomes.
+
+    Raises:
+        ConfigError: a part of the key is a value, not a section.
+    """
+    *sections, last = key.split(".")
+    for name in sections:
+        if not isinstance(config.get(name), MutableMapping):
+            raise ConfigError(f"--options {key}: {name!r} is no section of the configuration")
+        config = config[name]
+    config[last] = value
+
+
 def run(args: argparse.Namespace) -> None:
     """Train.
 
@@ -67,7 +86,8 @@ def run(args: argparse.Namespace) -> None:
     from mindformers_patch.prepare import prepare
 
     config = MindFormerConfig(os.path.realpath(args.config))
-    config.merge_from_dict(changes(args))
+    for key, value in changes(args).items():
+        put(config, key, MindFormerConfig(**value) if isinstance(value, dict) else value)
     prepare(config)
     os.environ.setdefault("RUN_MODE", config.run_mode or "train")
     build_context(config)

@@ -192,8 +192,8 @@ class Angles(nn.Cell):
         self.angles = ms.Tensor(both[:, None, None, :].astype(np.float32))
         self.scale = inner.mscale
 
-    def construct(self, length: int):
-        """Return (S, 1, 1, rotated features) and the factor on it."""
+    def construct(self, length: int, position_ids=None):
+        """Return (S, 1, 1, rotated features) and the factor on it; texts are not cut, so positions are 0 .. S - 1."""
         return self.angles, self.scale
 
 
@@ -262,7 +262,7 @@ def backbone(
     return [
         layer(
             "embedding",
-            lambda _: Embedding(config, image_token, extra, eager),
+            lambda _: Embedding(whole, image_token, extra, eager),
             strip="embedding.",
             columns=("input_ids",),
             carry=tokens,
@@ -277,8 +277,8 @@ def backbone(
             )
             for number, spec in enumerate(specs)
         ),
-        layer("decoder.final_layernorm", lambda _: FinalNorm(config, not eager, extra), strip="norm.", carry=tokens),
-        layer("output_layer", lambda _: Head(config, extra), strip="output.", columns=("labels",), tied=tied),
+        layer("decoder.final_layernorm", lambda _: FinalNorm(whole, not eager, extra), strip="norm.", carry=tokens),
+        layer("output_layer", lambda _: Head(whole, extra), strip="output.", columns=("labels",), tied=tied),
     ]
 
 
@@ -290,6 +290,10 @@ def local_config(config: TransformerConfig, size: int, eager: bool) -> Transform
         intermediate_size=config.ffn_hidden_size,
     )
     local = copy.copy(config)
+    # Nothing of MindFormers' own parallelism: what shards exchange is in our modules.
+    for size_of in ("data", "tensor_model", "pipeline_model", "context", "expert_model"):
+        setattr(local, f"{size_of}_parallel_size", 1)
+    local.sequence_parallel = False
     local.num_attention_heads //= size
     local.num_query_groups //= size
     local.ffn_hidden_size //= size

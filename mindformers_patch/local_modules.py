@@ -85,14 +85,15 @@ class HeadNorm(nn.Cell):
         dim: E.
         eps: added to the mean square.
         parallel: this worker's place; the weight's gradient is summed over the shards.
+        fused: use the fused operator.
     """
 
-    def __init__(self, config, dim: int, eps: float, parallel: TensorParallel) -> None:
+    def __init__(self, config, dim: int, eps: float, parallel: TensorParallel, fused: bool) -> None:
         super().__init__()
-        inner = (FusedRMSNorm if config.fused_norm else RMSNorm)(config, dim=dim, eps=eps)
+        inner = (FusedRMSNorm if fused else RMSNorm)(config, dim=dim, eps=eps)
         self.weight = inner.weight
         self.compute_dtype, self.eps = config.layernorm_compute_dtype, eps
-        self.fused = ops.RmsNorm(eps) if config.fused_norm else None
+        self.fused = ops.RmsNorm(eps) if fused else None
         self.enter = Enter(parallel)
 
     def construct(self, x_SBAE: ms.Tensor) -> ms.Tensor:
@@ -188,7 +189,8 @@ def local_spec(spec: ModuleSpec, parallel: TensorParallel, eager: bool) -> Modul
         column, row = ModuleSpec(EnterColumn, params=place), ModuleSpec(LeaveRow, params=place)
         inner |= {"linear_qkv": column, "linear_proj": row}
         if attention.submodules.q_layernorm in (Norm, FusedNorm):
-            norm = ModuleSpec(HeadNorm, params=place)
+            fused = attention.submodules.q_layernorm is FusedNorm
+            norm = ModuleSpec(HeadNorm, params={**place, "fused": fused})
             inner |= {"q_layernorm": norm, "k_layernorm": norm}
         outer["mlp"] = replace(mlp, submodules=replace(mlp.submodules, linear_fc1=column, linear_fc2=row))
     outer["self_attention"] = replace(attention, module=module, submodules=replace(attention.submodules, **inner))

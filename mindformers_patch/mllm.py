@@ -190,7 +190,8 @@ class _Mllm:
             text.use_flash_attention, text.fused_norm = False, False
             specs = [local_spec(spec, WHOLE, eager) for spec in specs]
         encoder = vision(sizes, text.hidden_size, text.compute_dtype)
-        self.vision = nn.SequentialCell([_named(layer) for layer in encoder])
+        # With a prefix the parameters would be renamed by position.
+        self.vision = nn.CellList([_named(layer) for layer in encoder], auto_prefix=False)
         self.model = MllmGPT(
             config.image_token_id,
             config=text,
@@ -206,7 +207,7 @@ class _Mllm:
             self.model.embedding.word_embeddings.embedding_morph = look_up
             if self.model.rotary_pos_emb is not None:
                 self.model.rotary_pos_emb = Angles(self.model.rotary_pos_emb, text.seq_length)
-        for name, parameter in self.parameters_and_names():
+        for parameter in self.get_parameters():
             if any(fnmatchcase(parameter.name, pattern) for pattern in config.freeze):
                 parameter.requires_grad = False
 
@@ -218,7 +219,10 @@ class _Mllm:
             labels: (B, S) int32, already shifted.
             pixel_values: (B, I, channels, height, width) float32.
         """
-        return self.model(input_ids, labels=labels, decoder_input=self.vision(pixel_values))
+        features_NQH = pixel_values
+        for layer in self.vision:
+            features_NQH = layer(features_NQH)
+        return self.model(input_ids, labels=labels, decoder_input=features_NQH)
 
 
 @MindFormerRegister.register(MindFormerModuleType.MODELS, legacy=False)

@@ -38,6 +38,10 @@ def prepare(config: MutableMapping[str, Any]) -> Job | None:
     check_model(config["model"]["model_config"], job)
     job.keep(config)
     config["trainer"]["type"] = ROUTES[job.block.run]
+    if (config.get("context") or {}).get("device_target") == "CPU":
+        from mindformers_patch.cpu import stand_in
+
+        stand_in()
     if job.block.run == "graph":
         if not config.get("parallel"):
             config["parallel"] = type(config)()

@@ -31,6 +31,8 @@ class RankTrainer(CausalLanguageModelingTrainer):
     def training_process(self, config=None, **kwargs):
         """Train; see MindFormers' `BaseTrainer.training_process`."""
         self.job = Job.of(config)
+        # By the other spelling MindFormers takes parameters for those of its own inference, and writes a strategy file.
+        config.parallel.parallel_mode = "stand_alone"
         workers = self.job.topology.workers
         self.transport = Transport(get_rank(), get_group_size()) if workers > 1 else Transport()
         columns = config.train_dataset
