@@ -4,6 +4,8 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+_FILES = ["pillow>=10", "tokenizers>=0.20"]
+
 setup(
     name="hyperparallel",
     version="0.1.0",
@@ -18,14 +20,15 @@ setup(
         "mindspore>=2.9,<2.11",
         "numpy<2",
         "psutil>=5",
-        "pydantic>=2",
+        "pydantic>=2.5",
         "PyYAML>=6",
         "scikit-learn>=1.3",
         "tqdm>=4.60",
     ],
     extras_require={
         "figure": ["matplotlib>=3.7"],
-        "test": ["pytest>=8,<9", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.6", "matplotlib>=3.7"],
+        "files": _FILES,
+        "test": ["pytest>=8,<9", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.6", "matplotlib>=3.7", *_FILES],
     },
     entry_points={"console_scripts": ["hyperparallel = hyperparallel.cli:main"]},
 )

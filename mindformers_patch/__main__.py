@@ -11,6 +11,9 @@ import yaml
 from hyperparallel.errors import ConfigError, HyperParallelError
 from mindformers_patch.versions import check_versions
 
+FLAGS = ("run_mode", "use_parallel", "output_dir", "load_checkpoint", "resume_training", "seed")
+"""Flags that replace a value of the same name."""
+
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; the flags are those that MindFormers' users know."""
@@ -27,20 +30,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def changes(args: argparse.Namespace) -> dict[str, object]:
-    """Return what the command line changes in the configuration: dotted key -> value.
+def apply(config: MutableMapping[str, object], options: Sequence[str]) -> None:
+    """Put values given as text into a configuration.
+
+    Args:
+        config: changed in place.
+        options: `section.key=value`, each value in YAML notation.
 
     Raises:
-        ConfigError: an option is not of the form KEY=VALUE.
+        ConfigError: an option is not of that form, or a part of its key is no section.
     """
-    names = ("run_mode", "use_parallel", "output_dir", "load_checkpoint", "resume_training", "seed")
-    found = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    for option in args.options:
+    for option in options:
         key, sign, text = option.partition("=")
         if not sign or not key:
             raise ConfigError(f"--options {option!r} is not of the form section.key=value")
-        found[key] = yaml.safe_load(text)
-    return found
+        value = yaml.safe_load(text)
+        put(config, key, type(config)(**value) if isinstance(value, dict) else value)
 
 
 def put(config: MutableMapping[str, object], key: str, value: object) -> None:
@@ -86,8 +91,10 @@ def run(args: argparse.Namespace) -> None:
     from mindformers_patch.prepare import prepare
 
     config = MindFormerConfig(os.path.realpath(args.config))
-    for key, value in changes(args).items():
-        put(config, key, MindFormerConfig(**value) if isinstance(value, dict) else value)
+    for name in FLAGS:
+        if getattr(args, name) is not None:
+            put(config, name, getattr(args, name))
+    apply(config, args.options)
     prepare(config)
     os.environ.setdefault("RUN_MODE", config.run_mode or "train")
     build_context(config)

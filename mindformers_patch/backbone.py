@@ -35,6 +35,11 @@ from hyperparallel.cells.tensor_parallel import WHOLE, Shard, TensorParallel
 from mindformers_patch.local_modules import causal_mask, local_spec, plain
 from mindformers_patch.named_layer import named_layer
 
+HEAD_NORMS = tuple(
+    f"layer.self_attention.{norm}_layernorm.{local}" for norm in "qk" for local in ("weight", "gamma", "beta")
+)
+"""Norms of each head's features: shards have different heads, but share these."""
+
 
 class Embedding(nn.Cell):
     """Look up tokens, and put image features where the placeholders are.
@@ -43,10 +48,9 @@ class Embedding(nn.Cell):
         config: MindFormers' configuration.
         image_token: token id of a placeholder; None for a model without images.
         extra: hand on the auxiliary loss that layers with experts add to.
-        eager: use operators that a CPU has.
     """
 
-    def __init__(self, config: TransformerConfig, image_token: int | None, extra: bool, eager: bool) -> None:
+    def __init__(self, config: TransformerConfig, image_token: int | None, extra: bool) -> None:
         super().__init__()
         self.embedding = plain(
             LanguageModelEmbedding(
@@ -56,8 +60,7 @@ class Embedding(nn.Cell):
                 position_embedding_type=config.position_embedding_type,
             )
         )
-        if eager:
-            self.embedding.word_embeddings.embedding_morph = look_up
+        self.embedding.word_embeddings.embedding_morph = look_up
         self.image_token, self.extra = image_token, extra
         self.none = ms.Tensor([0.0], ms.float32)
 
@@ -71,7 +74,12 @@ class Embedding(nn.Cell):
 
 
 def look_up(input_ids_BS: ms.Tensor, table_VH: ms.Tensor) -> ms.Tensor:
-    """Look up tokens with an operator whose gradient a CPU has."""
+    """Look up tokens with an operator that changes nothing.
+
+    MindFormers' own may renormalise the table, so it counts as one with side effects. Around such an operator the
+    compiler takes weights for changed, and runs all forwards of the graph a second time in the backwards. Its gradient
+    has no CPU kernel either.
+    """
     return ops.gather(table_VH, input_ids_BS, 0)
 
 
@@ -262,7 +270,7 @@ def backbone(
     return [
         layer(
             "embedding",
-            lambda _: Embedding(whole, image_token, extra, eager),
+            lambda _: Embedding(whole, image_token, extra),
             strip="embedding.",
             columns=("input_ids",),
             carry=tokens,
@@ -273,6 +281,7 @@ def backbone(
                 partial(decoder, number, spec),
                 strip="layer.",
                 sharded=decoder_shards(config),
+                partial=HEAD_NORMS,
                 carry=tokens,
             )
             for number, spec in enumerate(specs)

@@ -13,7 +13,6 @@ import mindspore as ms
 import numpy as np
 from mindformers.parallel_core.training_graph.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from mindformers.parallel_core.training_graph.transformer.attention import SelfAttention, SelfAttentionContiguous
-from mindformers.parallel_core.training_graph.transformer.norm import FusedNorm, FusedRMSNorm, Norm, RMSNorm
 from mindformers.parallel_core.utils.spec_utils import ModuleSpec
 from mindspore import nn, ops
 
@@ -75,34 +74,6 @@ class LeaveRow(RowParallelLinear):
         """Multiply (S, B, N / T) to (S, B, M) and add up over the shards."""
         output, bias = super().construct(input_)
         return self.leave(output), bias
-
-
-class HeadNorm(nn.Cell):
-    """RMS norm of each head's features; shards have different heads but share the weight.
-
-    Args:
-        config: as for MindFormers' norms.
-        dim: E.
-        eps: added to the mean square.
-        parallel: this worker's place; the weight's gradient is summed over the shards.
-        fused: use the fused operator.
-    """
-
-    def __init__(self, config, dim: int, eps: float, parallel: TensorParallel, fused: bool) -> None:
-        super().__init__()
-        inner = (FusedRMSNorm if fused else RMSNorm)(config, dim=dim, eps=eps)
-        self.weight = inner.weight
-        self.compute_dtype, self.eps = config.layernorm_compute_dtype, eps
-        self.fused = ops.RmsNorm(eps) if fused else None
-        self.enter = Enter(parallel)
-
-    def construct(self, x_SBAE: ms.Tensor) -> ms.Tensor:
-        """Normalise the last axis."""
-        weight, wide = self.enter(self.weight), x_SBAE.astype(self.compute_dtype)
-        if self.fused is not None:
-            return self.fused(wide, weight)[0].astype(x_SBAE.dtype)
-        square = (wide * wide).mean(-1, keep_dims=True)
-        return (wide * ops.rsqrt(square + self.eps) * weight).astype(x_SBAE.dtype)
 
 
 class EagerAttention(nn.Cell):
@@ -188,10 +159,6 @@ def local_spec(spec: ModuleSpec, parallel: TensorParallel, eager: bool) -> Modul
         place = {"parallel": parallel}
         column, row = ModuleSpec(EnterColumn, params=place), ModuleSpec(LeaveRow, params=place)
         inner |= {"linear_qkv": column, "linear_proj": row}
-        if attention.submodules.q_layernorm in (Norm, FusedNorm):
-            fused = attention.submodules.q_layernorm is FusedNorm
-            norm = ModuleSpec(HeadNorm, params={**place, "fused": fused})
-            inner |= {"q_layernorm": norm, "k_layernorm": norm}
         outer["mlp"] = replace(mlp, submodules=replace(mlp.submodules, linear_fc1=column, linear_fc2=row))
     outer["self_attention"] = replace(attention, module=module, submodules=replace(attention.submodules, **inner))
     return replace(spec, submodules=replace(spec.submodules, **outer))

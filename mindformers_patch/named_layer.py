@@ -24,6 +24,7 @@ def named_layer(
     strip: str = "",
     parallel: TensorParallel = WHOLE,
     sharded: Mapping[str, Shard] | None = None,
+    partial: Sequence[str] = (),
     **more,
 ) -> Layer:
     """Declare a layer.
@@ -34,6 +35,7 @@ def named_layer(
         strip: what the Cell's own parameter names have in front, which MindFormers' names have not.
         parallel: this worker's place.
         sharded: how parameters are cut with T > 1.
+        partial: whole parameters of whose gradient each shard has a share.
         more: further arguments of `Layer`.
     """
     # Nothing is drawn here: a parameter gets its values when it is asked for them.
@@ -44,6 +46,7 @@ def named_layer(
         build=lambda: _build(make, parallel, cut),
         parameters={local: f"{name}.{local.removeprefix(strip)}" for local in own},
         sharded=cut,
+        partial=tuple(local for local in partial if local in own) if parallel.size > 1 else (),
         **more,
     )
 

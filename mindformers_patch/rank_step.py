@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
+from hyperparallel.cells.graph_program import variable
 from hyperparallel.cells.graph_rank import RankGraph
+from hyperparallel.cells.graph_source import Frame
 
 
 class RankNetwork(nn.Cell):
@@ -29,8 +31,8 @@ class RankNetwork(nn.Cell):
             self.nothing = Parameter(Tensor([0.0], ms.float32), name="nothing_to_train")
 
     def construct(self, *_):
-        """Nothing: `RankStep` runs the slabs."""
-        raise NotImplementedError("a rank has only some of the layers; RankStep runs them")
+        """Nothing: the step runs the slabs."""
+        raise NotImplementedError("a rank has only some of the layers; `rank_step` makes what runs them")
 
     def get_model_parameters(self, only_trainable: bool = True) -> set[Parameter]:
         """Return this worker's parameters."""
@@ -76,8 +78,40 @@ class OptimizerUpdate(nn.Cell):
         return done
 
 
-class RankStep(nn.Cell):
-    """One training step of a worker, with the outputs that MindFormers' callbacks read.
+class Outputs(nn.Cell):
+    """Make what MindFormers' callbacks read, and adapt the loss scale.
+
+    Args:
+        optimizer: gives the learning rate.
+        scale: the loss scale, a parameter.
+        manager: a Cell that adapts it, or None.
+    """
+
+    def __init__(self, optimizer: nn.Optimizer, scale: Parameter, manager: nn.Cell | None) -> None:
+        super().__init__(auto_prefix=False)
+        self.scale_sense, self.manager = scale, manager
+        self.learning_rate, self.dynamic = optimizer.learning_rate, optimizer.dynamic_lr
+        self.is_group, self.global_step = optimizer.is_group_lr, optimizer.global_step
+
+    def rate(self):
+        """Return the learning rate of the step that begins."""
+        if not self.dynamic:
+            return self.learning_rate
+        schedule = self.learning_rate[-1] if self.is_group else self.learning_rate
+        return schedule(self.global_step).reshape(())
+
+    def construct(self, packed, norm, finite, scale, rate):
+        """Return loss, overflow, loss scale, learning rate, global norm: as MindFormers' own wrappers do."""
+        overflow = ops.logical_not(finite)
+        if self.manager is not None:
+            overflow = self.manager(self.scale_sense, overflow)
+        return packed[0] / ops.maximum(packed[1], 1e-30), overflow, scale, rate, norm
+
+
+def rank_step(
+    network: RankNetwork, optimizer: nn.Optimizer, names: Sequence[str], rows: int, scale: float | nn.Cell
+) -> nn.Cell:
+    """Make one training step of a worker, with the outputs that MindFormers' callbacks read.
 
     Args:
         network: this worker's layers.
@@ -85,47 +119,26 @@ class RankStep(nn.Cell):
         names: columns of the batch in the order in which they come.
         rows: texts of a micro-batch.
         scale: loss scale, a number, or a Cell that adapts it.
+
+    Returns:
+        A Cell that is called with the columns of all M micro-batches of this replica, one below the other.
     """
+    graph = network.graph
+    parameters = [parameter for one in graph.shared for parameter in one.parameters]
+    manager = scale if isinstance(scale, nn.Cell) else None
+    first = manager.get_loss_scale() if manager is not None else scale
+    scale_sense = Parameter(Tensor(float(first), ms.float32), name="scale_sense", requires_grad=False)
 
-    def __init__(
-        self, network: RankNetwork, optimizer: nn.Optimizer, names: Sequence[str], rows: int, scale: float | nn.Cell
-    ) -> None:
-        super().__init__(auto_prefix=False)
-        self.network, self.optimizer, self.rows = network, optimizer, rows
-        graph = network.graph
-        parameters = [parameter for one in graph.shared for parameter in one.parameters]
-        update = OptimizerUpdate(optimizer, parameters) if parameters else None
-        self.step, source = graph.build("Step", graph.program, update)
-        self.picks = tuple((list(names).index(column), mb) for column, mb in source.inputs)
-        self.manager = scale if isinstance(scale, nn.Cell) else None
-        first = scale.get_loss_scale() if self.manager is not None else scale
-        self.scale_sense = Parameter(Tensor(float(first), ms.float32), name="scale_sense", requires_grad=False)
-        self.learning_rate = optimizer.learning_rate
-        self.dynamic = optimizer.dynamic_lr
+    def before(inputs: Sequence[tuple[str, int]]) -> list[str]:
+        cut = [f"{variable(name, mb)} = {name}[{mb * rows} : {(mb + 1) * rows}]" for name, mb in inputs]
+        return ["rate = self.outputs.rate()", "scale = self.scale_sense.value()", "rates = scale", *cut]
 
-    def construct(self, *batch):
-        """Run a step.
-
-        Args:
-            batch: columns of all M micro-batches of this replica, one below the other.
-
-        Returns:
-            Loss, overflow, loss scale, learning rate, global norm: as MindFormers' own wrappers.
-        """
-        rate = self.rate()
-        columns = ()
-        for place, mb in self.picks:
-            columns += (batch[place][mb * self.rows : (mb + 1) * self.rows],)
-        scale = self.scale_sense.value()
-        packed, norm, finite = self.step(scale, scale, *columns)
-        overflow = ops.logical_not(finite)
-        if self.manager is not None:
-            overflow = self.manager(self.scale_sense, overflow)
-        return packed[0] / ops.maximum(packed[1], 1e-30), overflow, scale, rate, norm
-
-    def rate(self):
-        """Return the learning rate of this step."""
-        if not self.dynamic:
-            return self.learning_rate
-        schedule = self.learning_rate[-1] if self.optimizer.is_group_lr else self.learning_rate
-        return schedule(self.optimizer.global_step).reshape(())
+    parts = {
+        "outputs": Outputs(optimizer, scale_sense, manager),
+        "scale_sense": scale_sense,
+        "network": network,
+        "optimizer": optimizer,
+    }
+    frame = Frame(tuple(names), before, "self.outputs(packed, norm, finite, scale, rate)", parts)
+    update = OptimizerUpdate(optimizer, parameters) if parameters else None
+    return graph.build("Step", graph.program, update, frame)[0]

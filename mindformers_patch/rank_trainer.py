@@ -19,9 +19,9 @@ from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.cells.tensor_parallel import WHOLE
 from hyperparallel.cells.transport import Transport
 from hyperparallel.errors import ConfigError
-from mindformers_patch.block import NAME, Job, read_block
+from mindformers_patch.block import NAME, Job
 from mindformers_patch.mllm import mllm_layers, transformer_config
-from mindformers_patch.rank_step import RankNetwork, RankStep
+from mindformers_patch.rank_step import RankNetwork, rank_step
 
 
 @MindFormerRegister.register(MindFormerModuleType.TRAINER)
@@ -76,7 +76,7 @@ class RankTrainer(CausalLanguageModelingTrainer):
             seed=self.config.seed or 0,
             recompute=recomputed(block.recompute, self.config.recompute_config, plan),
             wires=block.wires,
-            sources=Path(block.sources) if block.sources else None,
+            sources=Path(block.sources) / f"rank_{self.transport.rank}" if block.sources else None,
             clip_norm=float(wrapper.get("max_grad_norm", 1.0)) if wrapper.get("use_clip_grad", True) else 0.0,
             scaled=True,
         )
@@ -88,14 +88,14 @@ class RankTrainer(CausalLanguageModelingTrainer):
         return self.create_network(default_args)
 
     def warp_data_order_with_tool_cells(self, network, construct_args_key):
-        """Leave the network as it is; `RankStep` picks columns by name."""
+        """Leave the network as it is; the step picks columns by name."""
         return network
 
     def wrap_network_with_tool_cells(self, network):
-        """Leave it as it is: micro-batches are a matter of `RankStep`."""
+        """Leave it as it is: micro-batches are a matter of the step."""
         return network
 
-    def create_model_wrapper(self, network: RankNetwork, optimizer: nn.Optimizer) -> RankStep:
+    def create_model_wrapper(self, network: RankNetwork, optimizer: nn.Optimizer) -> nn.Cell:
         """Put this worker's program around its layers and the optimizer."""
         # With more, MindSpore would look for its own pipeline in the graph.
         ms.set_auto_parallel_context(pipeline_stages=1)
@@ -104,9 +104,7 @@ class RankTrainer(CausalLanguageModelingTrainer):
         if isinstance(scale, dict):
             scale = MindFormerRegister.get_instance_from_cfg(scale, MindFormerModuleType.WRAPPER)
         rows = self.config.runner_config.mini_batch_size
-        step = RankStep(network, optimizer, self.names, rows, scale)
-        step.set_train(True)
-        return step
+        return rank_step(network, optimizer, self.names, rows, scale)
 
     def column_specs(self) -> dict[str, TensorSpec]:
         """Return shape and type of each column of a micro-batch, as the data set says."""

@@ -11,12 +11,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(?P<varies><!-- output varies -->\n)?```(?P<kind>\w+)\n(?P<body>.*?)```", re.DOTALL)
 SHORT = "training.steps=2 evaluation.samples=64"
+SMALL = f"{SHORT} model.vision.depth=1 model.llm.depth=1"
 TINY = "model.vision.depth=1 model.llm.depth=2 training.batch_size=8 data.max_images=2"
 # What takes long is run in a smaller size; the rest as it stands.
 SMALLER = {
     "bash scripts/demo.sh": "bash scripts/demo.sh --steps 2",
     "bash scripts/test.sh": "bash scripts/test.sh --collect-only",
     "hyperparallel train yaml/digits.yaml": f"hyperparallel train yaml/digits.yaml {SHORT}",
+    "hyperparallel train yaml/files.yaml": f"hyperparallel train yaml/files.yaml {SMALL}",
     "hyperparallel bench yaml/digits_heavy.yaml": f"hyperparallel bench yaml/digits_heavy.yaml {TINY}",
 }
 

@@ -1,6 +1,6 @@
 """Run a job without our block in one process: MindFormers' own wrapper over the whole model, to compare with.
 
-    python plain_job.py CONFIG.yaml
+python plain_job.py CONFIG.yaml
 """
 
 import sys

@@ -6,7 +6,8 @@ replicas. For a Replicated region that is the ReplicaGroup, for a Sharded slab t
 parameters the ranks of both ends.
 
 With tensor parallelism this happens among the workers of the same shard. Nothing is summed over the shards of a stage:
-each has the whole gradient of its part of a matrix, and all have the same gradient of a parameter they hold alike.
+each has the whole gradient of its part of a matrix, and all have the same gradient of a parameter they hold alike; but
+for the parameters in `Layer.partial`, of whose gradient each has a share.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def share(
     """
     shard = topology.coordinates(worker)[2]
     cut = {layer.global_name(local) for layer in layers for local in layer.sharded}
+    partial = {layer.global_name(local) for layer in layers for local in layer.partial}
     tied = canonical_names(layers)
     holders: dict[str, set[int]] = defaultdict(set)
     for name, target in tied.items():
@@ -72,7 +74,8 @@ def share(
                 holders[name] = set(plan.placement.holders(layer_of(name, layers)))
     shared = []
     for name in sorted(copies):
-        ranks = topology.replicas(tuple(holders[name]), shard)
+        shards = range(topology.tensor_parallel) if name in partial else [shard]
+        ranks = tuple(sorted(one for t in shards for one in topology.replicas(tuple(holders[name]), t)))
         counted_by = ranks[0] if name in cut else topology.replicas(tuple(holders[name]))[0]
         parameters = tuple(slabs[stage].weights[index] for stage, index in copies[name])
         shared.append(Shared(name, tuple(copies[name]), parameters, ranks, counted_by))

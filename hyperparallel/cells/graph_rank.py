@@ -19,7 +19,7 @@ from hyperparallel.cells.gradients import share
 from hyperparallel.cells.graph_cell import StepCell
 from hyperparallel.cells.graph_finish import Finish, Summand, write_finish, write_losses
 from hyperparallel.cells.graph_program import write_source
-from hyperparallel.cells.graph_source import Source, StageFacts
+from hyperparallel.cells.graph_source import Frame, Source, StageFacts
 from hyperparallel.cells.graph_wire import Here, Wires, end_of, make_wire
 from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.own_slabs import build_slabs
@@ -84,21 +84,28 @@ class RankGraph:
         self.slabs = self._build_slabs(seed, dtype)
         self.shared = share(plan, self.layers, self.slabs, topology, transport.rank)
 
-    def build(self, name: str, program: Sequence[Action], update: nn.Cell | None = None) -> tuple[StepCell, Source]:
+    def build(
+        self, name: str, program: Sequence[Action], update: nn.Cell | None = None, frame: Frame | None = None
+    ) -> tuple[StepCell, Source]:
         """Make the Cell of a program.
 
         Args:
             name: what to call its source.
             program: this rank's actions; without backwards for a forward-only step.
             update: see `graph_finish.write_finish`; None where nothing on this rank is trained.
+            frame: what another training loop has around it.
 
         Returns:
             The Cell, and the source, which says what it takes.
         """
         source, finish = self._write(program, update)
         title = f"{name} of worker {self.transport.rank} under {self.plan.schedule}"
-        lines = replace(source, lines=[*source.lines, *finish.lines])
         parts = self._parts(source, finish)
+        lines = replace(source, lines=[*source.lines, *finish.lines])
+        if frame is not None:
+            lines.arguments = list(frame.arguments)
+            lines.lines = [*frame.before(source.inputs), *lines.lines[:-1], f"return {frame.result}"]
+            parts |= frame.parts
         if update is not None:
             parts["update"] = update
         module = import_source(lines.text(title), name.lower(), self._sources)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +28,26 @@ class Wire(NamedTuple):
     action: Action
     index: int
     """Which tensor of the carry."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What another training loop has around a step.
+
+    It is a part of the same `construct`: called from another Cell, a step's forwards would run a second time in the
+    backwards, as the compiler merges them only where they are called at the top.
+
+    Args:
+        arguments: names of the arguments.
+        before: lines that make `rates`, `scale` and the columns of micro-batches, given the latter.
+        result: what is returned, an expression of `packed`, `norm` and `finite`.
+        parts: attribute name -> what these lines use.
+    """
+
+    arguments: tuple[str, ...]
+    before: Callable[[Sequence[tuple[str, int]]], list[str]]
+    result: str
+    parts: Mapping[str, object]
 
 
 @dataclass

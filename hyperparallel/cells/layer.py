@@ -47,6 +47,8 @@ class Layer:
             "tokens": padded text tokens}`; used for predicted costs when nothing was measured.
         sharded: parameter name inside this Cell -> how it is cut; with tensor parallelism the Cell holds only this
             worker's part of it. All other parameters are whole and equal on every shard.
+        partial: names inside this Cell of whole parameters that lie between `Enter` and `Leave`, such as a norm of
+            each head: a shard has only its own share of their gradients, which are summed over the shards too.
         carry: shapes of the tensors that it hands on, as a function of the columns' shapes, `{"input_ids": (2, 32)}`
             -> `[(2, 32, 64)]`; a `TensorSpec` for a tensor of another type than the layers compute in. The graph
             runner needs it, since a message of a graph has one shape; not for the last layer.
@@ -64,6 +66,7 @@ class Layer:
     metrics: tuple[str, ...] = ()
     work: Callable[[Mapping[str, float]], float] | None = None
     sharded: Mapping[str, Shard] = field(default_factory=dict)
+    partial: tuple[str, ...] = ()
     carry: Callable[[Mapping[str, tuple[int, ...]]], Sequence[tuple]] | None = None
     parameters: Mapping[str, str] | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -44,9 +45,8 @@ def run(args: argparse.Namespace) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="hyperparallel-dryrun-") as scratch:
         result = dry_run(
-            args.config,
-            overrides,
-            plan,
+            [sys.executable, "-m", "hyperparallel.training.dryrun_rank", str(args.level), args.config, *overrides],
+            plan.programs,
             topology,
             Path(args.keep or scratch),
             which=which,

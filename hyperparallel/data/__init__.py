@@ -3,16 +3,22 @@
 from hyperparallel.data.collate import COLUMNS, collate
 from hyperparallel.data.digits import Digits, DigitsConfig
 from hyperparallel.data.feed import MicroBatchInfo, StepFeed
+from hyperparallel.data.files import Files, FilesConfig
 from hyperparallel.data.list_source import ListSource
-from hyperparallel.data.sample import IGNORE, Sample, SampleInfo, Source, next_token_labels
+from hyperparallel.data.sample import IGNORE, BadSample, Sample, SampleInfo, Source, next_token_labels
+from hyperparallel.data.source import DataConfig, make_source
 from hyperparallel.data.vocabulary import BOS, EOS, IMAGE, PAD, VOCABULARY_SIZE, WORDS, decode, encode
 
 __all__ = [
     "BOS",
+    "BadSample",
     "COLUMNS",
+    "DataConfig",
     "Digits",
     "DigitsConfig",
     "EOS",
+    "Files",
+    "FilesConfig",
     "IGNORE",
     "IMAGE",
     "ListSource",
@@ -27,5 +33,6 @@ __all__ = [
     "collate",
     "decode",
     "encode",
+    "make_source",
     "next_token_labels",
 ]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hyperparallel.data.sample import IGNORE, Sample, check_sample
-from hyperparallel.data.vocabulary import PAD
 from hyperparallel.errors import DataError
 
 PIXELS = "pixel_values"
@@ -49,8 +48,8 @@ def collate(
 
     Returns:
         `pixel_values` (N, C, H, W) float32, `image_mask` (N,) float32 with 1 for an image and 0 for a blank one,
-        `input_ids` (B, T) int32 padded on the right with `<pad>`, `labels` (B, T) int32 padded with -100; the asked
-        ones only.
+        `input_ids` (B, T) int32 padded on the right with the samples' `pad_id`, `labels` (B, T) int32 padded with
+        -100; the asked ones only.
 
     Raises:
         DataError: an unknown column, images of two sizes, a sample whose images, counts and placeholders
@@ -69,8 +68,8 @@ def collate(
     makers = {
         PIXELS: lambda: _concatenate(samples, room.images),
         MASK: lambda: (np.arange(room.images) < images).astype(np.float32),
-        "input_ids": lambda: _pad([sample.input_ids for sample in samples], PAD, room.tokens),
-        "labels": lambda: _pad([sample.labels for sample in samples], IGNORE, room.tokens),
+        "input_ids": lambda: _pad([(sample.input_ids, sample.pad_id) for sample in samples], room.tokens),
+        "labels": lambda: _pad([(sample.labels, IGNORE) for sample in samples], room.tokens),
     }
     return {column: makers[column]() for column in columns}
 
@@ -110,10 +109,10 @@ def _room(samples: Sequence[Sample], images: int, room: Room) -> Room:
     return room
 
 
-def _pad(rows: Sequence[np.ndarray], fill: int, length: int) -> np.ndarray:
-    padded_BT = np.full((len(rows), length), fill, np.int32)
-    for row, values in enumerate(rows):
-        padded_BT[row, : len(values)] = values
+def _pad(rows: Sequence[tuple[np.ndarray, int]], length: int) -> np.ndarray:
+    padded_BT = np.empty((len(rows), length), np.int32)
+    for row, (values, fill) in enumerate(rows):
+        padded_BT[row, : len(values)], padded_BT[row, len(values) :] = values, fill
     return padded_BT
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hyperparallel.data.sample import Sample, SampleInfo, next_token_labels
-from hyperparallel.data.vocabulary import BOS, EOS, IMAGE, NOTHING, READS, ZERO
+from hyperparallel.data.vocabulary import BOS, EOS, IMAGE, NOTHING, READS, VOCABULARY_SIZE, ZERO
 from hyperparallel.errors import DataError
 
 BUNDLED_IMAGES = 1797
@@ -53,6 +53,15 @@ class DigitsConfig(BaseModel):
     seed: int = Field(0, ge=0)
     held_out: float = Field(0.2, ge=0.0, le=0.9)
 
+    @property
+    def channels(self) -> int:
+        """Colour channels of an image: grey."""
+        return 1
+
+    def longest(self, tokens_per_image: int) -> int:
+        """Give the tokens of the longest text: <bos> images reads words <eos>; "nothing" without image."""
+        return 3 + self.max_images * tokens_per_image + max(1, self.max_images)
+
     @model_validator(mode="after")
     def _ordered(self) -> DigitsConfig:
         if self.min_images > self.max_images:
@@ -81,6 +90,9 @@ class Digits:
     >>> digits.sample(0).images.shape
     (2, 1, 8, 8)
     """
+
+    vocabulary_size = VOCABULARY_SIZE
+    image_id = IMAGE
 
     def __init__(self, config: DigitsConfig, tokens_per_image: int, split: Split = "train") -> None:
         if tokens_per_image < 1:

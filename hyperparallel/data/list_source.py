@@ -18,8 +18,8 @@ class ListSource:
     """Serve a list of samples as an endless stream: after the last comes the first again.
 
     Args:
-        samples: at least one; all images of one size. Ids are those of `data.vocabulary` for `<pad>` and
-            `<image>`, others are free.
+        samples: at least one; all images of one size. Ids are free; a sample says which of them are padding and
+            placeholder, by default those of `data.vocabulary`.
 
     Raises:
         DataError: no samples, images of two sizes, or a sample whose images, counts and placeholders differ.

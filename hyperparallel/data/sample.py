@@ -11,11 +11,24 @@ from typing import Protocol
 
 import numpy as np
 
-from hyperparallel.data.vocabulary import IMAGE
+from hyperparallel.data.vocabulary import IMAGE, PAD
 from hyperparallel.errors import DataError
 
 IGNORE = -100
 """The label of a position where nothing is to be predicted."""
+
+
+class BadSample(DataError):
+    """A sample that every rank finds unusable, so that all can skip it alike.
+
+    Args:
+        reason: what is wrong, and the move to make.
+        place: file and line, where known.
+    """
+
+    def __init__(self, reason: str, place: str = "") -> None:
+        super().__init__(f"{place}: {reason}" if place else reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +37,13 @@ class Sample:
 
     Args:
         images: `(N, C, H, W)` float32; None if there is none, or if the pixels were not asked for.
-        input_ids: `(T,)` int32; each image has `tokens_per_image` consecutive `<image>` ids, in image order.
+        input_ids: `(T,)` int32; each image has `tokens_per_image` consecutive `image_id`, in image order.
         labels: `(T,)` int32, already shifted: `labels[t]` is the token to predict at position t, or -100.
         tokens_per_image: placeholders of one image, >= 1; only a sample without images may leave it 0.
         image_count: N; needed only where `images` is None because the pixels were not asked for.
         name: how error messages call the sample, e.g. `train[17]`.
+        pad_id: fills up `input_ids` where texts are put together.
+        image_id: the placeholder in `input_ids`; the model's `image_token`.
     """
 
     images: np.ndarray | None
@@ -37,6 +52,8 @@ class Sample:
     tokens_per_image: int = 0
     image_count: int | None = None
     name: str = ""
+    pad_id: int = PAD
+    image_id: int = IMAGE
 
     def __post_init__(self) -> None:
         if self.image_count is None:
@@ -104,7 +121,7 @@ def check_sample(sample: Sample, place: str) -> None:
             f"{who}: {sample.image_count} images but tokens_per_image is {sample.tokens_per_image}; set "
             "tokens_per_image to the number of tokens that the model makes of one image"
         )
-    placeholders = int(np.count_nonzero(ids_T == IMAGE))
+    placeholders = int(np.count_nonzero(ids_T == sample.image_id))
     expected = sample.image_count * sample.tokens_per_image
     if placeholders != expected:
         raise DataError(

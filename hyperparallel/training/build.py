@@ -13,7 +13,7 @@ from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.cost import Costs
-from hyperparallel.data import IGNORE, IMAGE, VOCABULARY_SIZE, Digits, MicroBatchInfo, StepFeed
+from hyperparallel.data import IGNORE, Digits, Files, FilesConfig, MicroBatchInfo, StepFeed, make_source
 from hyperparallel.data.collate import Room, padded_length
 from hyperparallel.errors import ConfigError
 from hyperparallel.models import mllm
@@ -50,10 +50,22 @@ def build_plan(config: Config, layers: Sequence[Layer]) -> Plan:
 
 
 def build_feed(config: Config, split: str, replica: int = 0) -> StepFeed:
-    """Build the data of one replica; raises DataError when the batch cannot be cut into M x D."""
-    vision = config.model.vision
-    source = Digits(config.data, vision.tokens_per_image if vision else 1, split)
-    training = config.training
+    """Build the data of one replica.
+
+    Args:
+        config: gives source, batch and model.
+        split: `train` or `held_out`.
+        replica: 0..D-1.
+
+    Raises:
+        ConfigError: the ids of the data do not fit the model.
+        DataError: files are missing, or the batch cannot be cut into M x D.
+    """
+    vision, data, training = config.model.vision, config.data, config.training
+    if isinstance(data, FilesConfig) and data.max_tokens is None:
+        data = data.model_copy(update={"max_tokens": _longest(config)})
+    source = make_source(data, vision.tokens_per_image if vision else 1, split)
+    _check_ids(config, source)
     room = None if config.run.mode == "stepwise" else room_of(config)
     return StepFeed(
         source, training.batch_size, training.micro_batches, replicas_fed(config), replica, PAD_TO_MULTIPLE, room
@@ -132,30 +144,41 @@ def _forward_ms(config: Config, layer: Layer, info: MicroBatchInfo) -> float:
 def _check_data(config: Config) -> None:
     """Refuse a model that the data do not fit."""
     llm, vision, data = config.model.llm, config.model.vision, config.data
-    if llm.vocab_size < VOCABULARY_SIZE:
-        raise ConfigError(f"model.llm.vocab_size is {llm.vocab_size}; the digits data have {VOCABULARY_SIZE} words")
-    if config.model.image_token != IMAGE:
-        raise ConfigError(f"model.image_token is {config.model.image_token}; the digits data use {IMAGE}")
     if vision is None:
         if data.max_images > 0:
             raise ConfigError(
                 f"model.vision is missing but data.max_images is {data.max_images}; add the section or set it to 0"
             )
-    elif (vision.image_size, vision.channels) != (data.image_size, 1):
+    elif (vision.channels, vision.image_size) != (data.channels, data.image_size):
+        key = "image_size" if vision.image_size != data.image_size else "channels"
         raise ConfigError(
             f"model.vision takes {vision.channels} x {vision.image_size} x {vision.image_size} images, the data give "
-            f"1 x {data.image_size} x {data.image_size}; make model.vision.image_size and data.image_size equal"
+            f"{data.channels} x {data.image_size} x {data.image_size}; make model.vision.{key} and data.{key} equal"
         )
     longest = _longest(config)
     if llm.max_length < longest:
+        limits = "max_tokens" if isinstance(data, FilesConfig) else "max_images"
         raise ConfigError(
-            f"model.llm.max_length is {llm.max_length}; a sample with data.max_images = {data.max_images} has up to "
-            f"{longest} tokens: raise max_length or lower max_images"
+            f"model.llm.max_length is {llm.max_length}; a sample with data.{limits} = {getattr(data, limits)} has up "
+            f"to {longest} tokens: raise max_length or lower {limits}"
         )
 
 
+def _check_ids(config: Config, source: Digits | Files) -> None:
+    """Refuse a model whose vocabulary is not that of the data."""
+    model, name = config.model, config.data.source
+    if model.llm.vocab_size < source.vocabulary_size:
+        raise ConfigError(
+            f"model.llm.vocab_size is {model.llm.vocab_size}; the {name} data have {source.vocabulary_size} words"
+        )
+    if model.vision and source.image_id is not None and model.image_token != source.image_id:
+        raise ConfigError(f"model.image_token is {model.image_token}; the {name} data use {source.image_id}")
+
+
 def _longest(config: Config) -> int:
-    """Return the padded length of the longest text: <bos> images reads words <eos>; "nothing" without image."""
-    vision, data = config.model.vision, config.data
-    tokens = vision.tokens_per_image if vision else 0
-    return padded_length([3 + data.max_images * tokens + max(1, data.max_images)], PAD_TO_MULTIPLE)
+    """Return the padded length of the longest text; that of the model where the data set no limit."""
+    vision, length = config.model.vision, config.model.llm.max_length
+    tokens = config.data.longest(vision.tokens_per_image if vision else 0)
+    if tokens is None:
+        tokens = max(1, length // PAD_TO_MULTIPLE * PAD_TO_MULTIPLE)
+    return padded_length([tokens], PAD_TO_MULTIPLE)

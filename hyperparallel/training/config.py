@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import yaml
 from hyperparallel.algebra.topology import Topology
-from hyperparallel.data import DigitsConfig
+from hyperparallel.data import DataConfig, DigitsConfig
 from hyperparallel.errors import ConfigError
 from hyperparallel.models.config import MllmConfig
 
@@ -96,7 +96,7 @@ class Config(_Section):
     schedule: str = Field(description="schedule line")
     parallel: Parallel = Field(default_factory=Parallel)
     model: MllmConfig
-    data: DigitsConfig = Field(default_factory=DigitsConfig)
+    data: DataConfig = Field(default_factory=DigitsConfig)
     training: Training
     evaluation: Evaluation = Field(default_factory=Evaluation)
     cost: Cost = Field(default_factory=Cost)
@@ -198,7 +198,10 @@ def _explain(
     problems = error.errors(include_url=False)
     # A misspelt key is unknown and leaves the right one missing: the former says more.
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
-    keys = tuple(str(key) for key in problem["loc"])
+    keys, legal = _place(problem["loc"])
+    if problem["type"] == "union_tag_invalid":  # of `source`, which says what else the section holds
+        keys, problem["input"] = (*keys, "source"), problem["ctx"]["tag"]
+        problem["msg"] = f"unknown source{_hint(problem['input'], _SOURCES)}"
     name = ".".join(keys)
     heads = [keys[:end] for end in range(len(keys), 0, -1)]
     override = next((given[head] for head in heads if head in given), None)
@@ -210,10 +213,10 @@ def _explain(
         inside = [text for place, text in given.items() if place[: len(keys)] == keys]
         where += f" with override {inside[-1]!r}" if inside else ""
     if problem["type"] == "extra_forbidden":
-        legal = _legal_keys(keys[:-1])
-        near = difflib.get_close_matches(keys[-1], legal, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(legal)}"
-        return f"{where}: unknown key {name!r}{hint}"
+        other = next((source for source, model in _SOURCES.items() if keys[-1] in model.model_fields), None)
+        if keys[:-1] == ("data",) and other:
+            return f"{where}: {name!r} is a key of source: {other}; add 'source: {other}' to data, or leave it out"
+        return f"{where}: unknown key {name!r}{_hint(keys[-1], legal)}"
     if problem["type"] == "missing":
         return f"{where}: {name!r} is missing; add it"
     message = problem["msg"].removeprefix("Value error, ")
@@ -222,11 +225,40 @@ def _explain(
     return f"{where}: {name}{value}: {message}" if name else f"{where}: {message}"
 
 
-def _legal_keys(section: tuple[str, ...]) -> list[str]:
-    """List the keys of a section of `Config`."""
-    model: Any = Config
-    for key in section:
-        annotation = model.model_fields[key].annotation
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        model = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
-    return list(model.model_fields)
+def _place(loc: Sequence[int | str]) -> tuple[tuple[str, ...], list[str]]:
+    """Turn pydantic's place of a problem into keys of the file, and list the legal keys of the section it is in.
+
+    Pydantic also names which choice of a union it tried, which is no key.
+    """
+    keys: list[str] = []
+    model, legal = Config, list(Config.model_fields)
+    rest = list(loc)
+    while rest:
+        key = rest.pop(0)
+        if model is None:  # inside a value: only positions in a list are of the file
+            keys += [str(key)] if isinstance(key, int) else []
+            continue
+        keys.append(str(key))
+        legal = list(model.model_fields)
+        field = model.model_fields.get(str(key))
+        sections = _sections(field.annotation) if field else {}
+        model = next(iter(sections.values()), None)
+        if len(sections) > 1 and rest:
+            model = sections[rest.pop(0)]
+    return tuple(keys), legal
+
+
+def _sections(annotation: Any) -> dict[str, type[BaseModel]]:
+    """Find the models that a key can hold, by their `source` where there are several."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        source = annotation.model_fields.get("source")
+        return {source.default if source else "": annotation}
+    return {name: model for part in get_args(annotation) for name, model in _sections(part).items()}
+
+
+def _hint(word: str, legal: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(legal), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(legal)}"
+
+
+_SOURCES = _sections(Config.model_fields["data"].annotation)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hyperparallel.algebra import Plan
+from hyperparallel.algebra.program import Program, parse_action
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.dryrun import (
     Event,
@@ -25,7 +24,9 @@ from hyperparallel.dryrun import (
 )
 from hyperparallel.dryrun.proof import compare, read_step, repeated_forwards
 from hyperparallel.errors import DryRunError, HyperParallelError
-from hyperparallel.training.dryrun_rank import MARK
+
+MARK = "hyperparallel dry run: "
+"""Starts the line in which a worker says what came of it: `seconds`, `peak`, `groups`, and `programs` if asked to."""
 
 
 @dataclass
@@ -78,9 +79,8 @@ class DryRun:
 
 
 def dry_run(
-    path: str,
-    overrides: Sequence[str],
-    plan: Plan,
+    command: Sequence[str],
+    programs: Sequence[Program] | None,
     topology: Topology,
     folder: Path,
     *,
@@ -89,13 +89,13 @@ def dry_run(
     recomputed: Sequence[int] = (),
     engine: bool = False,
     timeout: float = 600.0,
+    cwd: Path | None = None,
 ) -> DryRun:
     """Compile the step of each worker in its own process and read the graphs back.
 
     Args:
-        path: configuration of the job, `run.mode` graph.
-        overrides: `section.key=value`.
-        plan: what the configuration means.
+        command: starts one worker: a Python interpreter and what follows it. It prints `MARK` and its facts.
+        programs: of every pipeline rank, which graphs are compared with; None: those that the workers say.
         topology: P x D x T.
         folder: where graphs and orders of execution are written, `rank_R` for worker R.
         which: workers to compile; default: all.
@@ -103,6 +103,7 @@ def dry_run(
         recomputed: stages whose forward may run again.
         engine: MindSpore's engine chooses the order, so it is not compared with the plan's programs.
         timeout: seconds for one worker.
+        cwd: where the workers run; default: here.
 
     Raises:
         DryRunError: a worker does not exist, or a compiler is missing on this machine.
@@ -115,16 +116,20 @@ def dry_run(
     for worker in chosen:
         if not 0 <= worker <= last:
             raise DryRunError(f"--ranks names worker {worker}; the job has the workers 0 to {last}")
-    command = [sys.executable, "-m", "hyperparallel.training.dryrun_rank", str(level), path, *overrides]
-    runs = run_ranks(command, topology.workers, chosen, level=level, save_graphs=folder, timeout=timeout)
-    workers = [_report(run, plan, topology, folder, set(recomputed), engine) for run in runs]
+    runs = run_ranks(command, topology.workers, chosen, level=level, save_graphs=folder, timeout=timeout, cwd=cwd)
+    workers = [_report(run, programs, topology, folder, set(recomputed), engine) for run in runs]
     complete = len(chosen) == topology.workers and not any(one.error for one in workers)
     together = _together(workers, folder, level) if complete else None
     return DryRun(workers, together, level)
 
 
 def _report(
-    run: RankRun, plan: Plan, topology: Topology, folder: Path, recomputed: set[int], engine: bool
+    run: RankRun,
+    programs: Sequence[Program] | None,
+    topology: Topology,
+    folder: Path,
+    recomputed: set[int],
+    engine: bool,
 ) -> WorkerReport:
     """Read what one worker said and its graph."""
     said = next((line for line in run.output.splitlines() if line.startswith(MARK)), None)
@@ -152,7 +157,9 @@ def _report(
     except HyperParallelError as error:
         report.problems.append(str(error))
         return report
-    report.problems += compare(step, plan.programs[topology.coordinates(run.rank)[0]])
+    rank = topology.coordinates(run.rank)[0]
+    program = programs[rank] if programs else [parse_action(text) for text in facts["programs"][rank]]
+    report.problems += compare(step, program)
     report.problems += [
         f"{action} runs a forward again, which was not asked for"
         for action in repeated_forwards(step)

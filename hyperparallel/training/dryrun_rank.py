@@ -15,10 +15,8 @@ import numpy as np
 from hyperparallel.cells.transport import Transport
 from hyperparallel.training.build import build_layers, build_plan, column_specs
 from hyperparallel.training.config import load_config
+from hyperparallel.training.dryrun import MARK
 from hyperparallel.training.runners import build_runner
-
-MARK = "hyperparallel dry run: "
-"""Starts the line that the starter looks for."""
 
 
 def main(argv: Sequence[str]) -> None:
