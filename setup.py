@@ -14,7 +14,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10,<3.12",
-    packages=find_packages(include=["hyperparallel", "hyperparallel.*"]),
+    packages=find_packages(include=["hyperparallel", "hyperparallel.*", "mindformers_patch"]),
     # Each dependency has its reason in the README, section "Dependencies".
     install_requires=[
         "mindspore>=2.9,<2.11",
@@ -26,6 +26,7 @@ setup(
         "tqdm>=4.60",
     ],
     extras_require={
+        "mindformers": ["mindformers==1.9.0"],
         "figure": ["matplotlib>=3.7"],
         "files": _FILES,
         "test": ["pytest>=8,<9", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.6", "matplotlib>=3.7", *_FILES],

@@ -5,13 +5,15 @@ Shapes: I images that every row has room for, C channels, H, W pixels, S tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import mindspore.dataset as ds
 import numpy as np
 from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
+from pydantic import TypeAdapter, ValidationError
 
-from hyperparallel.data import Digits, DigitsConfig
+from hyperparallel.data import DataConfig, make_source
 from hyperparallel.data.collate import Room, collate
 from hyperparallel.data.sample import Source
 from hyperparallel.errors import ConfigError
@@ -80,7 +82,7 @@ class MultimodalDataLoader:
         shard_id: int | None = None,
         **_,
     ) -> ds.GeneratorDataset:
-        config, made = make_source(source, tokens_per_image, split)
+        config, made = read_source(source, tokens_per_image, split)
         count = samples or (len(made) if hasattr(made, "__len__") else None)
         if count is None:
             raise ConfigError("data_loader.samples is missing; this source has no end, say how many make an epoch")
@@ -97,14 +99,22 @@ class MultimodalDataLoader:
         )
 
 
-def make_source(values: dict, tokens_per_image: int, split: str) -> tuple[DigitsConfig, Source]:
+def read_source(values: Mapping[str, Any], tokens_per_image: int, split: str) -> tuple[DataConfig, Source]:
     """Make the source that `data_loader.source` describes.
+
+    Args:
+        values: as under `data:` of HyperParallel's own jobs (docs/data.md).
+        tokens_per_image: placeholders of an image.
+        split: `train` or `held_out`.
 
     Raises:
         ConfigError: it does not fit; says what does.
+        DataError: a file is missing or wrong.
     """
     try:
-        config = DigitsConfig(**dict(values))
-    except ValueError as error:
-        raise ConfigError(f"data_loader.source: {error}") from None
-    return config, Digits(config, tokens_per_image, split)
+        config = TypeAdapter(DataConfig).validate_python({"source": "digits", **values})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in problem["loc"][1:])
+        raise ConfigError(f"data_loader.source.{where} = {problem['input']!r}: {problem['msg']}") from None
+    return config, make_source(config, tokens_per_image, split)

@@ -13,10 +13,12 @@ import mindspore as ms
 import numpy as np
 from mindformers.parallel_core.training_graph.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from mindformers.parallel_core.training_graph.transformer.attention import SelfAttention, SelfAttentionContiguous
+from mindformers.parallel_core.training_graph.transformer.moe.moe_layer import MoELayer
 from mindformers.parallel_core.utils.spec_utils import ModuleSpec
 from mindspore import nn, ops
 
 from hyperparallel.cells.tensor_parallel import Enter, Leave, TensorParallel
+from mindformers_patch.experts import LocalExperts
 
 
 def plain(cell: nn.Cell) -> nn.Cell:
@@ -160,6 +162,8 @@ def local_spec(spec: ModuleSpec, parallel: TensorParallel, eager: bool) -> Modul
         column, row = ModuleSpec(EnterColumn, params=place), ModuleSpec(LeaveRow, params=place)
         inner |= {"linear_qkv": column, "linear_proj": row}
         outer["mlp"] = replace(mlp, submodules=replace(mlp.submodules, linear_fc1=column, linear_fc2=row))
+    if mlp.module is MoELayer:
+        outer["mlp"] = replace(mlp, submodules=replace(mlp.submodules, experts=LocalExperts))
     outer["self_attention"] = replace(attention, module=module, submodules=replace(attention.submodules, **inner))
     return replace(spec, submodules=replace(spec.submodules, **outer))
 

@@ -178,6 +178,8 @@ class _Mllm:
         config: the model's configuration.
     """
 
+    gpt = MllmGPT
+
     def __init__(self, config: _MllmConfig) -> None:
         super().__init__(config, auto_prefix=False)
         eager = ms.get_context("device_target") == "CPU"
@@ -192,7 +194,7 @@ class _Mllm:
         encoder = vision(sizes, text.hidden_size, text.compute_dtype)
         # With a prefix the parameters would be renamed by position.
         self.vision = nn.CellList([_named(layer) for layer in encoder], auto_prefix=False)
-        self.model = MllmGPT(
+        self.model = self.gpt(
             config.image_token_id,
             config=text,
             transformer_layer_spec=TransformerBlockSubmodules(specs, layer_norm=_final_norm(specs)),

@@ -70,7 +70,7 @@ def check_model(values: Mapping[str, Any], job: Job) -> None:
     encoder = values.get("vision")
     if not encoder:
         raise ConfigError(
-            "model_config.vision is missing, so there is no encoder to schedule; add its sizes (docs/mindformers.md), or "
+            "model_config.vision is missing, so there is no encoder to schedule; add its sizes (docs/mindformers.md) or "
             f"leave the block {NAME}: out to train the text model as before"
         )
     for key, wanted in (("mtp_num_layers", 0), ("hidden_dropout", 0.0), ("attention_dropout", 0.0)):

@@ -8,6 +8,7 @@ from mindformers_patch.mllm import (
     Qwen3MllmForCausalLM,
 )
 from mindformers_patch.rank_trainer import RankTrainer
+from mindformers_patch.three_phase_trainer import ThreePhaseTrainer
 
 __all__ = [
     "DeepseekV3MllmConfig",
@@ -16,4 +17,5 @@ __all__ = [
     "Qwen3MllmConfig",
     "Qwen3MllmForCausalLM",
     "RankTrainer",
+    "ThreePhaseTrainer",
 ]

@@ -1,8 +1,11 @@
 """MindFormers' data loader: rows of one shape that keep their images."""
 
+import json
+
 import numpy as np
 import pytest
 from mindformers.dataset.dataloader.build_dataloader import build_dataset_loader
+from PIL import Image
 
 import mindformers_patch.register  # noqa: F401
 from hyperparallel.data import Digits, DigitsConfig
@@ -64,3 +67,20 @@ def test_replicas_have_what_one_process_has_together():
 def test_mistakes(loader, columns, words):
     with pytest.raises(ConfigError, match=words):
         rows(loader=loader, column_names=columns)
+
+
+def test_json_lines_with_an_image_folder(tmp_path):
+    for name, size in (("wide.png", (20, 10)), ("tall.jpg", (9, 30))):
+        Image.new("L", size, 200).save(tmp_path / name)
+    lines = [
+        {"prompt": "<image> <image> reads", "response": "one two", "images": ["wide.png", "tall.jpg"]},
+        {"prompt": "reads", "response": "nothing"},
+        {"prompt": "<image> reads", "response": "one", "images": ["tall.jpg"]},
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = {"source": "files", "path": str(tmp_path / "train.jsonl"), "image_size": 8, "channels": 1, "max_images": 3}
+    found = rows(loader={"source": {**source, "tokenizer": "words"}, "samples": None})
+    assert len(found) == 3, "the file has an end, so nobody must say where it is"
+    assert sorted(int((row["pixel_values"] != 0).any((1, 2, 3)).sum()) for row in found) == [0, 1, 2]
+    assert all(row["pixel_values"].shape == (3, 1, 8, 8) for row in found)
+    assert sorted(int((row["input_ids"] == 3).sum()) for row in found) == [0, 4, 8]

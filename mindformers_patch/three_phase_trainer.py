@@ -1,0 +1,218 @@
+"""MindFormers' trainer with three phases in place of its wrapper (route `run: three_phase`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import mindspore as ms
+from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
+from mindformers.trainer.causal_language_modeling import CausalLanguageModelingTrainer
+from mindspore import Parameter, Tensor, nn
+from mindspore.communication import get_group_size, get_rank
+
+from hyperparallel.cells.layer import Layer, build_layer
+from hyperparallel.cells.transport import Transport
+from mindformers_patch.block import Job
+from mindformers_patch.mllm import vision_config
+from mindformers_patch.named_layer import freeze
+from mindformers_patch.three_phase import ThreePhaseStep, adapt, alone, check_job, feature_inputs, on_cpu
+from mindformers_patch.three_phase_encoder import Encode, EncodeBack, Encoder, Share
+from mindformers_patch.three_phase_llm import SUMS, LlmPhase, input_strategy
+from mindformers_patch.three_phase_models import by_features
+from mindformers_patch.three_phase_update import Update
+from mindformers_patch.vision import vision
+
+
+class Holder(nn.Cell):
+    """Parameters of this worker, for MindFormers' optimizers.
+
+    Args:
+        parameters: with their global names.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        for parameter in parameters:
+            self.insert_param_to_cell(parameter.name, parameter, check_name_contain_dot=False)
+
+
+@MindFormerRegister.register(MindFormerModuleType.TRAINER)
+class ThreePhaseTrainer(CausalLanguageModelingTrainer):
+    """Train by the block `hyperparallel:` of the configuration, which `prepare.prepare` has checked."""
+
+    def training_process(self, config=None, **kwargs):
+        """Train; see MindFormers' `BaseTrainer.training_process`."""
+        self.job = Job.of(config)
+        check_job(config, self.job)
+        self.cpu = on_cpu(config)
+        adapt(config, self.job)
+        if self.cpu:
+            config.parallel.parallel_mode = "stand_alone"
+        workers = self.job.topology.workers
+        self.transport = Transport(get_rank(), get_group_size()) if workers > 1 else Transport()
+        columns = config.train_dataset
+        self.names: Sequence[str] = list(columns.get("construct_args_key") or columns.get("input_columns"))
+        config.print_separate_loss = False
+        return super().training_process(config=config, **kwargs)
+
+    def _check_global_batch_size_for_auto_parallel(self) -> None:
+        """Read `runner_config.batch_size` as MindFormers does in a pipeline: texts of a micro-batch of a replica."""
+        runner, parallel, layout = self.config.runner_config, self.config.parallel_config, self.job.topology
+        if "mini_batch_size" not in runner:  # MindFormers comes here several times
+            runner.mini_batch_size = runner.batch_size
+        runner.batch_size = runner.mini_batch_size * self.job.block.micro_batches
+        self.global_batch_size = runner.batch_size * layout.data_parallel
+        runner.global_batch_size = self.global_batch_size
+        if self.cpu:  # each worker has the whole LLM
+            for key in ("data_parallel", "model_parallel", "context_parallel", "expert_parallel", "pipeline_stage"):
+                setattr(parallel, key, 1)
+            parallel.micro_batch_num = 1
+            parallel.use_seq_parallel = False
+        else:
+            parallel.micro_batch_num = self.job.block.micro_batches
+
+    def create_train_dataset(self, default_args: dict | None = None):
+        """Build the data set of this worker's replica; all workers of a replica read the same texts."""
+        _, replica, _ = self.transport.place(self.job.topology)
+        for part in (self.config.train_dataset, self.config.train_dataset_task.dataset_config):
+            part.data_loader.replicas, part.data_loader.replica = self.job.topology.data_parallel, replica
+            part.batch_size = self.config.runner_config.batch_size
+        self.dataset = super().create_train_dataset(default_args)
+        return self.dataset
+
+    def create_network(self, default_args: dict | None = None) -> nn.Cell:
+        """Build the model; its LLM takes features, and its encoder starts equal on all workers."""
+        self.config.model.model_config.architectures = [by_features(self.config.model.model_config)]
+        network = super().create_network(default_args)
+        config, text = network.config, network.transformer_config
+        layers = freeze_known(vision(vision_config(config), text.hidden_size, text.compute_dtype), config.freeze)
+        with alone():
+            network.vision = nn.CellList([build_layer(layer, self.config.seed or 0) for layer in layers], auto_prefix=False)
+        return network
+
+    def create_network_without_param_init(self, default_args: dict | None = None) -> nn.Cell:
+        """Build it with values all the same."""
+        return self.create_network(default_args)
+
+    def warp_data_order_with_tool_cells(self, network, construct_args_key):
+        """Leave the network as it is; `ThreePhaseStep` picks columns by name."""
+        return network
+
+    def wrap_network_with_tool_cells(self, network):
+        """Leave it as it is: micro-batches are a matter of `LlmPhase`."""
+        return network
+
+    def wrap_eval_network_with_tool_cells(self, network):
+        """Leave it as it is."""
+        return network
+
+    def create_optimizer_scheduler(self, network, model_params) -> nn.Optimizer:
+        """Build the phases, compile the LLM's to learn what this worker holds, and build an optimizer for that."""
+        self.build_phases(network)
+        held = Holder([*self.llm_parameters, *self.encoder.get_parameters()])
+        with alone():
+            return super().create_optimizer_scheduler(held, model_params)
+
+    def create_optimizer_scheduler_without_param_init(self, network, model_params) -> nn.Optimizer:
+        """Build it with values all the same."""
+        return self.create_optimizer_scheduler(network, model_params)
+
+    def build_phases(self, network) -> None:
+        """Make phases 1 to 3."""
+        config, text, layout = network.config, network.transformer_config, self.job.topology
+        wrapper = self.config.runner_wrapper
+        first = wrapper.get("scale_sense", 1.0)
+        self.manager = None
+        if isinstance(first, dict):
+            self.manager = MindFormerRegister.get_instance_from_cfg(first, MindFormerModuleType.WRAPPER)
+            first = self.manager.get_loss_scale()
+        scale = Parameter(Tensor(float(first), ms.float32), name="scale_sense", requires_grad=False)
+        share = self.share()
+        self.encoder = Encoder(list(network.vision))
+        sizes = vision_config(config)
+        self.encode = Encode(
+            self.encoder,
+            share,
+            config.image_token_id,
+            tokens=sizes.tokens_per_image,
+            width=text.hidden_size,
+            dtype=text.compute_dtype,
+        )
+        self.back = EncodeBack(self.encoder, share) if self.encoder.trainable_params() else None
+        # With several stages, the number of labels is known in the last one only.
+        across = layout.ranks > 1 and not self.cpu
+        chain = tuple(layout.worker(stage, *layout.coordinates(self.transport.rank)[1:]) for stage in range(layout.ranks))
+        self.llm = LlmPhase(
+            network.model,
+            scale,
+            micro_batches=self.job.block.micro_batches,
+            stages=1 if self.cpu else layout.ranks,
+            sharded=not self.cpu,
+            per_token=bool(getattr(self.config, "calculate_per_token_loss", False)),
+            group=self.transport.group(chain) if across else None,
+        )
+        self.llm.set_train(True)
+        self.llm_parameters = self.compile_llm(network.model)
+
+    def share(self) -> Share:
+        """Return which images this worker encodes: those of a replica are shared by its P x T workers."""
+        layout, rank = self.job.topology, self.transport.rank
+        if layout.workers == 1:
+            return Share()
+        _, replica, _ = layout.coordinates(rank)
+        together = tuple(w for w in range(layout.workers) if layout.coordinates(w)[1] == replica)
+        everyone = tuple(range(layout.workers))
+        return Share(
+            size=len(together),
+            index=together.index(rank),
+            group=self.transport.group(together) if len(together) > 1 else None,
+            copies=len(together) if self.cpu else layout.tensor_parallel,
+            job=self.transport.group(everyone),
+        )
+
+    def compile_llm(self, model: nn.Cell) -> list[Parameter]:
+        """Compile phase 2; return the parameters of the LLM that this worker holds, cut to its slices."""
+        if not self.cpu:
+            ms.set_auto_parallel_context(
+                full_batch=False, dataset_strategy=input_strategy(self.job.topology.data_parallel)
+            )
+        shapes = dict(zip(self.names, self.dataset.output_shapes(), strict=True))
+        ids = ms.ops.zeros(tuple(shapes["input_ids"]), ms.int32)
+        pixels = ms.ops.zeros(tuple(shapes["pixel_values"]), ms.float32)
+        with alone():
+            inputs = feature_inputs(self.encode, ids, pixels)
+        self.llm.compile(ids, ids, *inputs)
+        return [one for one in model.get_parameters() if self.cpu or one.sliced]
+
+    def create_model_wrapper(self, network, optimizer: nn.Optimizer) -> ThreePhaseStep:
+        """Put the phases and the update together."""
+        wrapper = self.config.runner_wrapper
+        held = {one.name for one in self.llm_parameters}
+        sums = None
+        weights = [one for one in self.llm.weights if one.name in held]
+        if self.llm.sums is not None:
+            sums = [one for one in self.llm.sums if one.name.removeprefix(f"{SUMS}.") in held]
+        of_encoder = [] if self.back is None else list(self.back.weights)
+        update = Update(
+            optimizer,
+            [one.name for one in weights],
+            [one.name for one in of_encoder],
+            sums=sums,
+            scale=self.llm.scale,
+            manager=self.manager,
+            clip=float(wrapper.get("max_grad_norm", 1.0)) if wrapper.get("use_clip_grad", True) else 0.0,
+        )
+        kept = [*self.llm_parameters, *self.encoder.get_parameters()]
+        for one in (*kept, *optimizer.get_parameters()):
+            one.sliced = True  # else MindSpore's checkpoints leave it out in its parallel modes
+        step = ThreePhaseStep(self.encode, self.llm, self.back, update, self.names, kept)
+        if not self.cpu:
+            step.parameter_layout_dict = self.llm.parameter_layout_dict
+        return step
+
+
+def freeze_known(layers: Sequence[Layer], patterns: Sequence[str]) -> list[Layer]:
+    """Freeze the encoder's layers by those patterns that are meant for them."""
+    names = [name for layer in layers for name in layer.parameters.values()]
+    return freeze(layers, [one for one in patterns if any(fnmatchcase(name, one) for name in names)])
