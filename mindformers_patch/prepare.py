@@ -38,6 +38,7 @@ def prepare(config: MutableMapping[str, Any]) -> Job | None:
     check_model(config["model"]["model_config"], job)
     job.keep(config)
     config["trainer"]["type"] = ROUTES[job.block.run]
+    config["runner_config"]["sink_mode"] = False  # a step's batch comes from the host
     if (config.get("context") or {}).get("device_target") == "CPU":
         from mindformers_patch.cpu import stand_in
 
@@ -47,6 +48,7 @@ def prepare(config: MutableMapping[str, Any]) -> Job | None:
             config["parallel"] = type(config)()
         config["parallel"]["parallel_mode"] = "STAND_ALONE"
         config["parallel"]["full_batch"] = False
+        config["parallel"]["enable_parallel_optimizer"] = False  # it cuts parameters for semi-automatic parallelism
     return job
 
 
