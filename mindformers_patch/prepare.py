@@ -35,7 +35,10 @@ def prepare(config: MutableMapping[str, Any]) -> Job | None:
         return None
     check_versions()
     job = read_job(config[NAME], config.get("parallel_config") or {}, _workers())
-    check_model(config["model"]["model_config"], job)
+    for section in ("trainer", "runner_config", "model", "train_dataset"):
+        if not isinstance(config.get(section), Mapping):
+            raise ConfigError(f"{section}: is {config.get(section)!r}; expected a section, as in MindFormers' own YAMLs")
+    check_model(config["model"].get("model_config") or {}, job)
     job.keep(config)
     config["trainer"]["type"] = ROUTES[job.block.run]
     config["runner_config"]["sink_mode"] = False  # a step's batch comes from the host

@@ -34,8 +34,7 @@ class Wire(NamedTuple):
 class Frame:
     """What another training loop has around a step.
 
-    It is a part of the same `construct`: called from another Cell, a step's forwards would run a second time in the
-    backwards, as the compiler merges them only where they are called at the top.
+    Lines of the same `construct`, not a Cell around it: the graph is then the one that is proved for our own runner.
 
     Args:
         arguments: names of the arguments.

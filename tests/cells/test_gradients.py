@@ -1,11 +1,16 @@
 """Who sums which gradient with whom: replicas, copies of a transposed encoder, tied ends; each counted once."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cells_case import CASES, INLINE, TRANSPOSE, Case, layers_of
 from mindspore import Tensor
 
 from hyperparallel import Runner, Transport, derive, model_spec
+from hyperparallel.algebra.topology import Topology
+from hyperparallel.cells.gradients import share
+from hyperparallel.cells.own_slabs import build_slabs
 
 TIED, ENCODER, OTHER = "llm.embed.weight", "vision.patch.project.weight", "llm.blocks.0.out.weight"
 
@@ -70,3 +75,17 @@ def test_every_trained_parameter_is_counted_once_in_the_norm(case):
     counted = [one.name for r in runners for one in r.gradients.shared if one.counted_by == r.transport.rank]
     trained = {p.name for r in runners for slab in r.slabs.values() for p in slab.weights}
     assert sorted(counted) == sorted(trained - ({"llm.head.weight"} if case.tied else set()))
+
+
+def test_what_a_shard_has_only_a_share_of_is_summed_over_the_shards_too():
+    case = Case(INLINE, 1)
+    norm = "llm.blocks.0.norm1.weight"
+    layers = [
+        replace(layer, partial=("norm1.weight",)) if layer.name == "llm.blocks.0" else layer
+        for layer in layers_of(case)
+    ]
+    plan = derive(case.schedule, model_spec(layers), 1, case.micro_batches)
+    slabs = build_slabs(plan, layers, 0, seed=1, jit=False, tensor_parallel=1)
+    shared = {one.name: one for one in share(plan, layers, slabs, Topology(1, 2, 2), 3)}
+    assert shared[norm].ranks == (0, 1, 2, 3) and shared[norm].counted_by == 0
+    assert shared["llm.blocks.1.norm1.weight"].ranks == (1, 3), "the other norms are equal on all shards"

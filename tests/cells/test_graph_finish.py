@@ -51,3 +51,27 @@ def test_buckets_hold_each_shared_parameter_once_and_are_not_too_large(sizes, gr
         assert len({shared[i].workers for i in bucket}) == 1
         assert len(bucket) == 1 or sum(shared[i].shape[0] for i in bucket) <= 50
     assert [shared[b[0]].workers for b in found] == sorted(shared[b[0]].workers for b in found)
+
+
+def test_scaled_gradients_are_divided_before_they_are_squared_and_every_worker_knows_whether_they_are_finite():
+    finish = write_finish(
+        [ENCODER, TIED], [0, 2, 4], "ct", "packed", workers=4, clip=True, scaled=True, one_by_one=False
+    )
+    lines = finish.lines
+    assert "factor = self.inverse(packed[1] * scale)" in lines
+    assert "square = self.square(g0 * factor)" in lines
+    order = [
+        next(i for i, line in enumerate(lines) if text in line) for text in ("all_sum(self.depend(square", "finite =")
+    ]
+    assert order == sorted(order), "the flag comes from the sum over all workers"
+    assert (
+        "packed = self.depend(packed, self.update(finite, packed[1], (g0 * factor, g1 * factor, g1 * factor,)))"
+        in lines
+    )
+    assert lines[-1] == "return packed, norm, finite"
+
+
+def test_without_a_limit_scaled_gradients_are_checked_all_the_same():
+    lines = write_finish([OWN], [2], "ct", "packed", workers=1, clip=False, scaled=True).lines
+    assert "finite = self.is_finite(square)" in lines
+    assert not any("limit" in line for line in lines)
