@@ -32,6 +32,7 @@ from mindspore import nn, ops
 from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.cells.tensor_parallel import WHOLE, Shard, TensorParallel
+from mindformers_patch.experts import check_experts
 from mindformers_patch.local_modules import causal_mask, local_spec, plain
 from mindformers_patch.named_layer import named_layer
 
@@ -248,9 +249,13 @@ def backbone(
         parallel: this worker's place among the T workers of its stage.
         eager: use operators that a CPU has.
 
+    Raises:
+        ConfigError: experts that balance by counting, or T > 1 with experts or latent attention.
+
     Returns:
         Layers of the part `llm`. Columns: `input_ids` and `labels` (B, S) int32.
     """
+    check_experts(config, parallel)
     layout.init_layout(config)
     extra = bool(config.num_moe_experts)
     whole, local = (local_config(config, size, eager) for size in (1, parallel.size))

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import mindspore as ms
 from mindformers.parallel_core.training_graph.transformer.moe.ffn import FFNGroupedGEMM
+from mindformers.parallel_core.transformer_config import TransformerConfig
 from mindspore import nn, ops
 from mindspore.ops.auto_generate import GroupedMatmul, TransposeExtView
+
+from hyperparallel.cells.tensor_parallel import TensorParallel
+from hyperparallel.errors import ConfigError
 
 
 class GroupedProduct(nn.Cell):
@@ -63,3 +67,29 @@ class LocalExperts(FFNGroupedGEMM):
         tokens_NH = permuted_local_hidden_states.reshape((-1, self.hidden_size))
         inner = self.swiglu(self.first(tokens_NH, w1, tokens_per_expert), -1)
         return self.second(inner, w2, tokens_per_expert)
+
+
+def check_experts(config: TransformerConfig, parallel: TensorParallel) -> None:
+    """Refuse what a rank's graph cannot do with experts and latent attention.
+
+    A router that counts tokens writes a parameter in the forward. Around that the compiler takes weights for changed,
+    runs all forwards of the graph again in the backwards, and counts twice.
+
+    Raises:
+        ConfigError: says what to set.
+    """
+    if config.num_moe_experts and config.moe_router_enable_expert_bias:
+        raise ConfigError(
+            "model_config.moe_router_enable_expert_bias is True (the default of DeepSeek-V3): its router counts tokens "
+            "in the forward, which a rank's graph would do twice; set it to False, moe_aux_loss_coeff balances experts"
+        )
+    if config.num_moe_experts and config.moe_router_load_balancing_type == "gbs_aux_loss":
+        raise ConfigError(
+            "model_config.moe_router_load_balancing_type is gbs_aux_loss: its router counts tokens in the forward, "
+            "which a rank's graph would do twice; set it to seq_aux_loss or sub_seq_aux_loss"
+        )
+    if parallel.size > 1 and (config.num_moe_experts or config.multi_latent_attention):
+        raise ConfigError(
+            f"parallel_config.model_parallel is {parallel.size}: hyperparallel.run graph shares heads and inner "
+            "features of dense models with plain attention only; set model_parallel: 1, or run: three_phase"
+        )

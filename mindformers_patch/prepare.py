@@ -37,7 +37,7 @@ def prepare(config: MutableMapping[str, Any]) -> Job | None:
     job = read_job(config[NAME], config.get("parallel_config") or {}, _workers())
     for section in ("trainer", "runner_config", "model", "train_dataset"):
         if not isinstance(config.get(section), Mapping):
-            raise ConfigError(f"{section}: is {config.get(section)!r}; expected a section, as in MindFormers' own YAMLs")
+            raise ConfigError(f"{section}: is {config.get(section)!r}; expected a section, as MindFormers' YAMLs have")
     check_model(config["model"].get("model_config") or {}, job)
     job.keep(config)
     config["trainer"]["type"] = ROUTES[job.block.run]
@@ -75,8 +75,8 @@ def check_model(values: Mapping[str, Any], job: Job) -> None:
     encoder = values.get("vision")
     if not encoder:
         raise ConfigError(
-            "model_config.vision is missing, so there is no encoder to schedule; add its sizes (docs/mindformers.md) or "
-            f"leave the block {NAME}: out to train the text model as before"
+            "model_config.vision is missing, so there is no encoder to schedule; add its sizes (docs/mindformers.md), "
+            f"or leave the block {NAME}: out to train the text model as before"
         )
     for key, wanted in (("mtp_num_layers", 0), ("hidden_dropout", 0.0), ("attention_dropout", 0.0)):
         found = values.get(key, wanted)

@@ -6,112 +6,15 @@ backward. It is for models that need MindFormers' own semi-automatic parallelism
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import mindspore as ms
 from mindspore import Parameter, nn
 
-from hyperparallel.algebra import parse
-from hyperparallel.errors import ConfigError
-from mindformers_patch.block import NAME, Job
 from mindformers_patch.three_phase_encoder import Encode, EncodeBack
 from mindformers_patch.three_phase_llm import LlmPhase
 from mindformers_patch.three_phase_update import Update
-
-SCHEDULE = "transpose(vision) >> 1f1b(llm)"
-"""The schedule that comes closest to what this route does, and the only one it takes."""
-
-
-def check_job(config: Mapping[str, Any], job: Job) -> None:
-    """Refuse what this route cannot run.
-
-    Args:
-        config: a prepared MindFormerConfig.
-        job: its block and layout.
-
-    Raises:
-        ConfigError: one sentence with the fix.
-    """
-    block, layout = job.block, job.topology
-    if str(parse(block.schedule)) != SCHEDULE:
-        raise ConfigError(
-            f"{NAME}.schedule is {block.schedule!r}; {NAME}.run three_phase has no order of its own, MindFormers' pipeline "
-            f"has: write {SCHEDULE!r}, or set run: graph"
-        )
-    runner, parallel = config.get("runner_config") or {}, config.get("parallel") or {}
-    if runner.get("sink_mode"):
-        raise ConfigError(
-            f"runner_config.sink_mode is True; {NAME}.run three_phase runs several graphs a step, which the device cannot "
-            "chain by itself: set sink_mode: False"
-        )
-    if int(runner.get("gradient_accumulation_steps") or 1) > 1:
-        raise ConfigError(
-            f"runner_config.gradient_accumulation_steps is {runner['gradient_accumulation_steps']}; {NAME}.run "
-            "three_phase has 1 only: raise micro_batches"
-        )
-    if layout.ranks == 1 and block.micro_batches > 1:
-        raise ConfigError(
-            f"{NAME}.micro_batches is {block.micro_batches} with pipeline_stage 1, where MindFormers has no "
-            "micro-batches: set micro_batches: 1 and raise runner_config.batch_size"
-        )
-    if block.micro_batches < layout.ranks:
-        raise ConfigError(
-            f"{NAME}.micro_batches is {block.micro_batches} with pipeline_stage {layout.ranks}; MindSpore's pipeline "
-            f"needs at least as many micro-batches as stages: set micro_batches: {layout.ranks} or more"
-        )
-    if parallel.get("enable_parallel_optimizer"):
-        raise ConfigError(
-            f"parallel.enable_parallel_optimizer is True; {NAME}.run three_phase updates whole slices of parameters: set "
-            "enable_parallel_optimizer: False"
-        )
-    scheduler = (parallel.get("pipeline_config") or {}).get("pipeline_scheduler", "1f1b")
-    if scheduler != "1f1b":
-        raise ConfigError(
-            f"parallel.pipeline_config.pipeline_scheduler is {scheduler}; the schedule says 1f1b: leave it out or set 1f1b"
-        )
-    for key in ("recompute", "sources"):
-        if getattr(block, key) is not None:
-            raise ConfigError(
-                f"{NAME}.{key} is for run graph; leave it out, and use MindFormers' recompute_config for the LLM"
-            )
-    _check_cpu(config, job)
-
-
-def _check_cpu(config: Mapping[str, Any], job: Job) -> None:
-    """Refuse layouts that a trial without devices cannot stand in for."""
-    if not on_cpu(config):
-        return
-    if job.topology.data_parallel > 1:
-        raise ConfigError(
-            f"parallel_config.data_parallel is {job.topology.data_parallel}; on a CPU MindFormers' parallelism does not run "
-            f"and {NAME}.run three_phase tries the encoder's with data_parallel 1 only"
-        )
-
-
-def on_cpu(config: Mapping[str, Any]) -> bool:
-    """Tell whether a job runs on CPUs, where MindFormers' parallel modes do not: then each worker has the whole LLM."""
-    return (config.get("context") or {}).get("device_target") == "CPU"
-
-
-def adapt(config: MutableMapping[str, Any], job: Job) -> None:
-    """Put our settings into a configuration, before MindFormers builds its context from it.
-
-    Args:
-        config: changed in place.
-        job: its block and layout.
-    """
-    if not config.get("parallel"):
-        config["parallel"] = type(config)()
-    parallel = config["parallel"]
-    parallel["full_batch"] = False
-    if on_cpu(config):
-        parallel["parallel_mode"] = "STAND_ALONE"
-        return
-    # Of the batch as it is read; the inputs of the LLM's graph have their own, see `input_strategy`.
-    parallel["dataset_strategy"] = [[job.topology.data_parallel, 1]]
-    config["parallel_config"]["micro_batch_num"] = job.block.micro_batches
 
 
 @contextmanager
@@ -126,6 +29,33 @@ def alone() -> Iterator[None]:
         ms.set_auto_parallel_context(**before)
 
 
+class Held(nn.Cell):
+    """What a worker holds of a model: the network that MindFormers' optimizers, callbacks and checkpoints see.
+
+    Args:
+        whole: the model; in it are the layers of other workers' stages too.
+        parameters: those of this worker, with their global names.
+    """
+
+    def __init__(self, whole: nn.Cell, parameters: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        self.whole = (whole,)  # in a tuple it is no child
+        for parameter in parameters:
+            self.insert_param_to_cell(parameter.name, parameter, check_name_contain_dot=False)
+
+    def construct(self, *_):
+        """Nothing: `ThreePhaseStep` runs the phases."""
+        raise NotImplementedError("the phases of a step run by themselves")
+
+    def get_gpt_transformer_config(self):
+        """Return the configuration of MindFormers' layers."""
+        return self.whole[0].get_gpt_transformer_config()
+
+    def get_gpt_model(self):
+        """Return the LLM."""
+        return self.whole[0].get_gpt_model()
+
+
 class ThreePhaseStep(nn.Cell):
     """A training step of a worker. It is a Cell for MindFormers' sake and no graph itself: its phases are.
 
@@ -135,7 +65,7 @@ class ThreePhaseStep(nn.Cell):
         back: phase 3; None for a frozen encoder.
         update: after them.
         names: columns of the batch in the order in which they come.
-        kept: parameters that this worker holds, to save and to load.
+        network: what this worker holds, to save and to load.
     """
 
     def __init__(
@@ -145,15 +75,13 @@ class ThreePhaseStep(nn.Cell):
         back: EncodeBack | None,
         update: Update,
         names: Sequence[str],
-        kept: Sequence[Parameter],
+        network: Held,
     ) -> None:
         super().__init__(auto_prefix=False)
-        self.optimizer, self.scale_sense = update.optimizer, llm.scale
+        self.network, self.optimizer, self.scale_sense = network, update.optimizer, llm.scale
         # In a tuple they are no children, so parameters of other workers' stages are not saved from here.
         self.phases = (encode, llm, back, update)
         self.names = list(names)
-        for parameter in kept:
-            self.insert_param_to_cell(parameter.name, parameter, check_name_contain_dot=False)
         self.nothing = ms.Tensor([0.0], ms.float32)
         self.set_train(True)
 
@@ -180,12 +108,8 @@ class ThreePhaseStep(nn.Cell):
             placed = encode(ids, pixels)
         loss, norm, factor, gradient, of_llm = llm(ids, labels, *placed)
         with alone():
-            square, of_encoder = (self.nothing, ()) if back is None else back(pixels, gradient, self.scale(), factor)
-            return update(loss, norm, factor, square, of_llm, of_encoder)
-
-    def scale(self) -> ms.Tensor:
-        """Return the loss scale of this step."""
-        return ms.Tensor(self.scale_sense.asnumpy())
+            square, of_encoder = (self.nothing, ()) if back is None else back(pixels, gradient, factor)
+            return update(loss, norm, factor, square, *of_llm, *of_encoder)
 
     def columns(self, batch: Sequence[ms.Tensor]) -> list[ms.Tensor]:
         """Return token ids, labels and images."""
@@ -197,14 +121,14 @@ class ThreePhaseStep(nn.Cell):
         ids, labels, pixels = self.columns(batch)
         features, rows, keep = feature_inputs(encode, ids, pixels)
         llm.compile(ids, labels, features, rows, keep)
-        one, scale = ms.Tensor([1.0], ms.float32), ms.Tensor(1.0, ms.float32)
+        one = ms.Tensor([1.0], ms.float32)
         of_llm = () if llm.sums is not None else tuple(ms.Tensor(p.asnumpy()) for p in llm.weights)
         of_encoder = () if back is None else tuple(ms.Tensor(p.asnumpy()) for p in back.weights)
         with alone():
             encode.compile(ids, pixels)
             if back is not None:
-                back.compile(pixels, features, scale, one)
-            update.compile(one, one, one, one, of_llm, of_encoder)
+                back.compile(pixels, features, one)
+            update.compile(one, one, one, one, *of_llm, *of_encoder)
 
 
 def feature_inputs(encode: Encode, ids: ms.Tensor, pixels: ms.Tensor) -> tuple[ms.Tensor, ms.Tensor, ms.Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mindspore as ms
-from mindspore import ParameterTuple, nn, ops
+from mindspore import Parameter, ParameterTuple, nn, ops
 
 from mindformers_patch.gpt_features import place_images
 
@@ -23,15 +23,20 @@ class Share:
         size: G.
         index: 0 .. G - 1.
         group: name of the group of these G workers; None for G = 1.
-        copies: how many of them have the whole feature gradient (the others have zeros).
+        copies: how many times the whole feature gradient is among them. MindFormers' shards have parts of it, whose sum
+            is the whole, once; workers that each have the whole LLM have it once each.
+        gives: this one has some of it: it is in the first stage.
         job: name of the group of all workers that have the encoder; None if this is the only one.
+        cpu: a CPU has no ReduceScatter, so a sum stands in for it.
     """
 
     size: int = 1
     index: int = 0
     group: str | None = None
     copies: int = 1
+    gives: bool = True
     job: str | None = None
+    cpu: bool = False
 
     def images(self, total: int) -> int:
         """Return n for N images."""
@@ -119,35 +124,41 @@ class EncodeBack(nn.Cell):
     Args:
         encoder: its layers, some of them trained.
         share: this worker's.
+        scale: loss scale.
     """
 
-    def __init__(self, encoder: Encoder, share: Share) -> None:
+    def __init__(self, encoder: Encoder, share: Share, scale: Parameter) -> None:
         super().__init__(auto_prefix=False)
-        self.encoder, self.share = encoder, share
+        self.encoder, self.share, self.scale = encoder, share, scale
         self.weights = ParameterTuple(encoder.trainable_params())
         self.gradient = ops.GradOperation(get_by_list=True, sens_param=True)
-        self.scatter = ops.ReduceScatter(ops.ReduceOp.SUM, share.group) if share.group else None
+        self.scatter = None
+        if share.group:
+            self.scatter = (ops.AllReduce if share.cpu else ops.ReduceScatter)(ops.ReduceOp.SUM, share.group)
         self.reduce = ops.AllReduce(ops.ReduceOp.SUM, share.job).add_prim_attr("fusion", 1) if share.job else None
         self.copies = 1.0 / share.copies
 
-    def construct(self, pixels_BICHW, gradient_BKH, scale, factor):
+    def construct(self, pixels_BICHW, gradient_BKH, factor):
         """Return the sum of the squares of the gradients, and the gradients.
 
         Args:
             pixels_BICHW: images of the replica.
-            gradient_BKH: of the loss times `scale` and `factor`, by the features.
-            scale: loss scale.
+            gradient_BKH: of the loss times loss scale and `factor`, by the features.
             factor: what else gradients are to be divided by.
         """
         rows, images = pixels_BICHW.shape[:2]
         width = gradient_BKH.shape[-1]
+        if not self.share.gives:
+            gradient_BKH = ops.zeros_like(gradient_BKH)
         gradient_NQH = gradient_BKH[:, 1:].reshape(rows * images, -1, width).astype(ms.float32)
         if self.scatter is not None:
             gradient_NQH = self.scatter(filled(gradient_NQH, self.share)) * self.copies
+            if self.share.cpu:
+                gradient_NQH = own_rows(gradient_NQH, self.share)
         own = own_images(pixels_BICHW, self.share)
         features = self.encoder(own)
         gradients = self.gradient(self.encoder, self.weights)(own, gradient_NQH.astype(features.dtype))
-        inverse = ops.reciprocal(scale) * ops.reciprocal(factor.reshape(()))
+        inverse = ops.reciprocal(self.scale) * ops.reciprocal(factor.reshape(()))
         ready, square = (), ops.zeros((1,), ms.float32)
         for gradient in gradients:
             one = gradient.astype(ms.float32) * inverse

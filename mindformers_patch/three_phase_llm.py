@@ -67,6 +67,7 @@ class LlmPhase(nn.Cell):
         self.network, self.scale = network, scale
         self.network.add_flags(defer_inline=True)
         self.weights = ParameterTuple(model.trainable_params())
+        self.trained = len(self.weights) > 0
         self.stages, self.micro_batches, self.per_token = stages, micro_batches, per_token
         self.sums = self.weights.clone(prefix=SUMS, init="zeros") if stages > 1 else None
         self.gradient = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
@@ -85,11 +86,14 @@ class LlmPhase(nn.Cell):
         losses = self.network(*inputs)
         loss, factor, seeds = self.seeds(losses)
         by_input, by_weight = self.gradient(self.network, self.weights)(*inputs, seeds)
-        if self.stages > 1:
-            plain = self.map(ops.partial(_unscaled_sum, self.scale, factor), by_weight, self.sums)
-        else:
-            plain = self.map(ops.partial(_unscaled, self.scale, factor), by_weight)
-        _, norm = self.norm(plain)
+        norm = self.zero * self.scale
+        if self.trained:
+            # Read the gradients as MindFormers' wrappers do: MindSpore finds the norm by that and sums it over the job.
+            if self.stages > 1:
+                plain = self.map(ops.partial(_unscaled_sum, self.scale, factor), by_weight, self.sums)
+            else:
+                plain = self.map(ops.partial(_unscaled, self.scale, factor), by_weight)
+            _, norm = self.norm(plain)
         if self.stages > 1:
             return loss, norm, factor, by_input[2], ()
         return loss, norm, factor, by_input[2], by_weight

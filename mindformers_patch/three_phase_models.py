@@ -26,9 +26,7 @@ class DeepseekV3MllmByFeatures(DeepseekV3MllmForCausalLM):
     gpt = FeatureGPT
 
 
-_BY_FEATURES = {
-    model.__base__.__name__: model.__name__ for model in (Qwen3MllmByFeatures, DeepseekV3MllmByFeatures)
-}
+_BY_FEATURES = {model.__base__.__name__: model.__name__ for model in (Qwen3MllmByFeatures, DeepseekV3MllmByFeatures)}
 
 
 def by_features(values: Mapping[str, Any]) -> str:

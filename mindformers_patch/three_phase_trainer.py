@@ -16,25 +16,13 @@ from hyperparallel.cells.transport import Transport
 from mindformers_patch.block import Job
 from mindformers_patch.mllm import vision_config
 from mindformers_patch.named_layer import freeze
-from mindformers_patch.three_phase import ThreePhaseStep, adapt, alone, check_job, feature_inputs, on_cpu
+from mindformers_patch.three_phase import Held, ThreePhaseStep, alone, feature_inputs
+from mindformers_patch.three_phase_config import adapt, check_job, on_cpu
 from mindformers_patch.three_phase_encoder import Encode, EncodeBack, Encoder, Share
 from mindformers_patch.three_phase_llm import SUMS, LlmPhase, input_strategy
 from mindformers_patch.three_phase_models import by_features
 from mindformers_patch.three_phase_update import Update
 from mindformers_patch.vision import vision
-
-
-class Holder(nn.Cell):
-    """Parameters of this worker, for MindFormers' optimizers.
-
-    Args:
-        parameters: with their global names.
-    """
-
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        super().__init__(auto_prefix=False)
-        for parameter in parameters:
-            self.insert_param_to_cell(parameter.name, parameter, check_name_contain_dot=False)
 
 
 @MindFormerRegister.register(MindFormerModuleType.TRAINER)
@@ -49,6 +37,7 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
         adapt(config, self.job)
         if self.cpu:
             config.parallel.parallel_mode = "stand_alone"
+            ms.set_auto_parallel_context(parallel_mode="stand_alone", pipeline_stages=1, full_batch=False)
         workers = self.job.topology.workers
         self.transport = Transport(get_rank(), get_group_size()) if workers > 1 else Transport()
         columns = config.train_dataset
@@ -88,7 +77,9 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
         config, text = network.config, network.transformer_config
         layers = freeze_known(vision(vision_config(config), text.hidden_size, text.compute_dtype), config.freeze)
         with alone():
-            network.vision = nn.CellList([build_layer(layer, self.config.seed or 0) for layer in layers], auto_prefix=False)
+            network.vision = nn.CellList(
+                [build_layer(layer, self.config.seed or 0) for layer in layers], auto_prefix=False
+            )
         return network
 
     def create_network_without_param_init(self, default_args: dict | None = None) -> nn.Cell:
@@ -110,9 +101,9 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
     def create_optimizer_scheduler(self, network, model_params) -> nn.Optimizer:
         """Build the phases, compile the LLM's to learn what this worker holds, and build an optimizer for that."""
         self.build_phases(network)
-        held = Holder([*self.llm_parameters, *self.encoder.get_parameters()])
+        self.held = Held(network, [*self.llm_parameters, *self.encoder.get_parameters()])
         with alone():
-            return super().create_optimizer_scheduler(held, model_params)
+            return super().create_optimizer_scheduler(self.held, model_params)
 
     def create_optimizer_scheduler_without_param_init(self, network, model_params) -> nn.Optimizer:
         """Build it with values all the same."""
@@ -139,10 +130,12 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
             width=text.hidden_size,
             dtype=text.compute_dtype,
         )
-        self.back = EncodeBack(self.encoder, share) if self.encoder.trainable_params() else None
+        self.back = EncodeBack(self.encoder, share, scale) if self.encoder.trainable_params() else None
         # With several stages, the number of labels is known in the last one only.
         across = layout.ranks > 1 and not self.cpu
-        chain = tuple(layout.worker(stage, *layout.coordinates(self.transport.rank)[1:]) for stage in range(layout.ranks))
+        chain = tuple(
+            layout.worker(stage, *layout.coordinates(self.transport.rank)[1:]) for stage in range(layout.ranks)
+        )
         self.llm = LlmPhase(
             network.model,
             scale,
@@ -167,8 +160,10 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
             size=len(together),
             index=together.index(rank),
             group=self.transport.group(together) if len(together) > 1 else None,
-            copies=len(together) if self.cpu else layout.tensor_parallel,
+            copies=len(together) if self.cpu else 1,
+            gives=self.cpu or layout.coordinates(rank)[0] == 0,
             job=self.transport.group(everyone),
+            cpu=self.cpu,
         )
 
     def compile_llm(self, model: nn.Cell) -> list[Parameter]:
@@ -203,10 +198,9 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
             manager=self.manager,
             clip=float(wrapper.get("max_grad_norm", 1.0)) if wrapper.get("use_clip_grad", True) else 0.0,
         )
-        kept = [*self.llm_parameters, *self.encoder.get_parameters()]
-        for one in (*kept, *optimizer.get_parameters()):
+        for one in (*self.held.get_parameters(), *optimizer.get_parameters()):
             one.sliced = True  # else MindSpore's checkpoints leave it out in its parallel modes
-        step = ThreePhaseStep(self.encode, self.llm, self.back, update, self.names, kept)
+        step = ThreePhaseStep(self.encode, self.llm, self.back, update, self.names, self.held)
         if not self.cpu:
             step.parameter_layout_dict = self.llm.parameter_layout_dict
         return step

@@ -41,7 +41,7 @@ class Update(nn.Cell):
         self.of_llm = len(llm)
         self.rate, self.dynamic = optimizer.learning_rate, optimizer.dynamic_lr
 
-    def construct(self, loss, norm, factor, square, of_llm, of_encoder):
+    def construct(self, loss, norm, factor, square, *gradients):
         """Update; a step whose norm is not finite changes no parameter.
 
         Args:
@@ -49,8 +49,7 @@ class Update(nn.Cell):
             norm: of the LLM's gradients, over the whole job, unscaled.
             factor: what the LLM's gradients are to be divided by besides the loss scale.
             square: sum of the squares of the encoder's gradients, summed over the job and unscaled.
-            of_llm: the LLM's gradients, if there are no sums.
-            of_encoder: the encoder's gradients.
+            gradients: the LLM's, if there are no sums, and the encoder's.
 
         Returns:
             Loss, overflow, loss scale, learning rate, norm: as MindFormers' own wrappers.
@@ -63,13 +62,11 @@ class Update(nn.Cell):
         if self.clip > 0:
             by_clip = ops.minimum(self.clip / (ops.maximum(whole, self.clip) + 1e-6), 1.0)
         inverse = ops.reciprocal(scale) * ops.reciprocal(factor.reshape(()))
-        come = self.sums if self.sums is not None else of_llm
+        come = gradients if self.sums is None else self.sums + gradients
         ordered = ()
         for index in self.order:
-            if index < self.of_llm:
-                ordered += (come[index].astype(ms.float32) * inverse * by_clip,)
-            else:
-                ordered += (of_encoder[index - self.of_llm] * by_clip,)
+            one = come[index] * by_clip
+            ordered += (one * inverse if index < self.of_llm else one,)
         if finite:
             loss = ops.depend(loss, self.optimizer(ordered))
         if self.sums is not None:

@@ -90,6 +90,7 @@ def dry_run(
     engine: bool = False,
     timeout: float = 600.0,
     cwd: Path | None = None,
+    jobs: int = 2,
 ) -> DryRun:
     """Compile the step of each worker in its own process and read the graphs back.
 
@@ -104,6 +105,7 @@ def dry_run(
         engine: MindSpore's engine chooses the order, so it is not compared with the plan's programs.
         timeout: seconds for one worker.
         cwd: where the workers run; default: here.
+        jobs: workers compiled at a time.
 
     Raises:
         DryRunError: a worker does not exist, or a compiler is missing on this machine.
@@ -116,7 +118,8 @@ def dry_run(
     for worker in chosen:
         if not 0 <= worker <= last:
             raise DryRunError(f"--ranks names worker {worker}; the job has the workers 0 to {last}")
-    runs = run_ranks(command, topology.workers, chosen, level=level, save_graphs=folder, timeout=timeout, cwd=cwd)
+    where = {"level": level, "save_graphs": folder, "timeout": timeout, "cwd": cwd, "jobs": jobs}
+    runs = run_ranks(command, topology.workers, chosen, **where)
     workers = [_report(run, programs, topology, folder, set(recomputed), engine) for run in runs]
     complete = len(chosen) == topology.workers and not any(one.error for one in workers)
     together = _together(workers, folder, level) if complete else None
