@@ -78,6 +78,12 @@ def check_model(values: Mapping[str, Any], job: Job) -> None:
             "model_config.vision is missing, so there is no encoder to schedule; add its sizes (docs/mindformers.md), "
             f"or leave the block {NAME}: out to train the text model as before"
         )
+    # DeepSeek-V3's own default is 1.
+    if kind == "deepseek_v3_mllm" and job.block.run == "graph" and values.get("num_nextn_predict_layers", 1):
+        raise ConfigError(
+            f"model_config.num_nextn_predict_layers is {values.get('num_nextn_predict_layers', 'missing, so 1')}; "
+            f"{NAME}.run graph predicts one token at a time: set it to 0"
+        )
     for key, wanted in (("mtp_num_layers", 0), ("hidden_dropout", 0.0), ("attention_dropout", 0.0)):
         found = values.get(key, wanted)
         if job.block.run == "graph" and found not in (None, wanted):

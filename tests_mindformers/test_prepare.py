@@ -59,6 +59,8 @@ def test_the_other_route():
         ({"model__model_config__hidden_dropout": 0.1}, "hidden_dropout is 0.1; hyperparallel.run graph needs 0.0"),
         ({"model__model_config__params_dtype": "bfloat16"}, "set params_dtype: float32"),
         ({"model__model_config__mtp_num_layers": 1}, "mtp_num_layers is 1; hyperparallel.run graph needs 0"),
+        ({"model__model_config__model_type": "deepseek_v3_mllm"}, "num_nextn_predict_layers is missing, so 1"),
+        ({"runner_config": 3}, "runner_config: is 3; expected a section"),
         ({"parallel_config__pipeline_stage": 4}, "pipeline_stage 4"),
         ({"hyperparallel__schedule": "transpose(audio) >> 1f1b(llm)"}, "audio"),
         ({"hyperparallel__schedule": "transpose(vision >> 1f1b(llm)"}, "^"),

@@ -67,15 +67,15 @@ def plain(folder):
 
 
 @pytest.fixture(scope="module")
-def three(folder):
-    """In three phases: five steps, a checkpoint after the third and the last."""
-    return job(folder / "three", {})
+def shared(folder):
+    """In three phases by two workers, 12 images: 6 each; five steps, a checkpoint after the third and the last."""
+    return two(folder / "shared", {})
 
 
 @pytest.mark.slow
-def test_three_phases_equal_one_process(three, plain):
+def test_three_phases_equal_one_process(folder, plain):
     assert len(plain) == 5
-    assert_equal(three, plain)
+    assert_equal(job(folder / "three", {}), plain)
     assert plain[0].norm > 1, "clipping must have something to do"
 
 
@@ -87,9 +87,8 @@ def test_a_frozen_part_equals_one_process(folder, name, changes):
 
 
 @pytest.mark.slow
-def test_two_workers_share_the_images(folder, plain):
-    # 12 images: 6 each.
-    for printed in two(folder / "two", {}):
+def test_two_workers_share_the_images(shared, plain):
+    for printed in shared:
         assert_equal(printed, plain)
 
 
@@ -101,20 +100,23 @@ def test_a_loss_scale_changes_nothing(folder, plain):
 
 
 @pytest.mark.slow
-def test_checkpoints_have_global_names_and_are_resumed(folder, three):
-    saved = folder / "three" / "output" / "checkpoint" / "rank_0"
-    names = set(load_file(saved / "tiny_rank_0-1_3.safetensors"))
-    own = {"decoder.layers.1.mlp.linear_fc1.weight", "vision.blocks.0.qkv.weight", "output_layer.weight"}
-    assert own | {f"adam_m.{name}" for name in own} | {"global_step"} <= names
-    assert not [name for name in names if name.startswith("accu_grads")]
+def test_checkpoints_have_global_names_and_are_resumed(folder, shared):
     third = folder / "third"
-    (third / "rank_0").mkdir(parents=True)
-    shutil.copy(saved / "tiny_rank_0-1_3.safetensors", third / "rank_0")
-    (third / "rank_0" / "meta.json").write_text(
-        '{"last_epoch": 1, "last_step": 3, "last_ckpt_file": "tiny_rank_0-1_3.safetensors"}'
-    )
-    resumed = job(folder / "resumed", {"resume_training": True, "load_checkpoint": str(third)})
-    assert resumed == three[3:]
+    for rank in range(2):
+        # As it was after the third step, when a job would have broken off.
+        file = f"tiny_rank_{rank}-1_3.safetensors"
+        saved = folder / "shared" / "output" / "checkpoint" / f"rank_{rank}" / file
+        names = set(load_file(saved))
+        own = {"decoder.layers.1.mlp.linear_fc1.weight", "vision.blocks.0.qkv.weight", "output_layer.weight"}
+        assert own | {f"adam_m.{name}" for name in own} | {"global_step"} <= names
+        (third / f"rank_{rank}").mkdir(parents=True)
+        shutil.copy(saved, third / f"rank_{rank}")
+        meta = f'{{"last_epoch": 1, "last_step": 3, "last_ckpt_file": "{file}"}}'
+        (third / f"rank_{rank}" / "meta.json").write_text(meta)
+    resumed = two(folder / "resumed", {"resume_training": True, "load_checkpoint": str(third)})
+    for printed, before in zip(resumed, shared, strict=True):
+        assert_equal(printed, before[3:])
+        assert [one.lr for one in printed] == [one.lr for one in before[3:]]
 
 
 def graphs(folder: Path, config: str, workers: int, which: list[int]) -> dict[int, list[str]]:
