@@ -67,9 +67,8 @@ def test_a_frozen_encoder_and_tied_words_equal_one_process(folder, plain):
     for rank in range(2):
         first, last = (load(folder / "frozen", rank, step) for step in (3, 5))
         for name in first:
-            assert (
-                name.startswith(("vision.", "adam_", "global_step", "scale_sense")) or (first[name] != last[name]).any()
-            )
+            if name.startswith(("decoder.", "embedding.", "output_layer.")):
+                assert (first[name] != last[name]).any(), name
             if name.startswith("vision."):
                 np.testing.assert_array_equal(first[name], last[name])
             assert not name.startswith("adam_m.vision."), "what is frozen has no optimizer state"

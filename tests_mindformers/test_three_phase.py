@@ -159,7 +159,7 @@ def test_two_ranks_compile(tmp_path):
 
 @pytest.mark.slow
 def test_what_gradients_are_multiplied_by(tmp_path):
-    """Read the terms of the derivation in docs/mindformers.md back from the graphs of P = 2, D = 2, T = 2."""
+    """Read the terms of the derivation in docs/three_phase.md back from the graphs of P = 2, D = 2, T = 2."""
     for rank, (llm, encode, back, update) in graphs(tmp_path, "three_phase_dryrun_8.yaml", 8, [0, 2, 5, 7]).items():
         stage, replica = rank // 4, rank % 4 // 2
         first = 4 * stage
