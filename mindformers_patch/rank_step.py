@@ -109,7 +109,12 @@ class Outputs(nn.Cell):
 
 
 def rank_step(
-    network: RankNetwork, optimizer: nn.Optimizer, names: Sequence[str], rows: int, scale: float | nn.Cell
+    network: RankNetwork,
+    optimizer: nn.Optimizer,
+    names: Sequence[str],
+    rows: int,
+    scale: float,
+    manager: nn.Cell | None = None,
 ) -> nn.Cell:
     """Make one training step of a worker, with the outputs that MindFormers' callbacks read.
 
@@ -118,16 +123,15 @@ def rank_step(
         optimizer: MindFormers' optimizer over its trainable parameters.
         names: columns of the batch in the order in which they come.
         rows: texts of a micro-batch.
-        scale: loss scale, a number, or a Cell that adapts it.
+        scale: loss scale of the first step.
+        manager: a Cell that adapts it, or None.
 
     Returns:
         A Cell that is called with the columns of all M micro-batches of this replica, one below the other.
     """
     graph = network.graph
     parameters = [parameter for one in graph.shared for parameter in one.parameters]
-    manager = scale if isinstance(scale, nn.Cell) else None
-    first = manager.get_loss_scale() if manager is not None else scale
-    scale_sense = Parameter(Tensor(float(first), ms.float32), name="scale_sense", requires_grad=False)
+    scale_sense = Parameter(Tensor(scale, ms.float32), name="scale_sense", requires_grad=False)
 
     def before(inputs: Sequence[tuple[str, int]]) -> list[str]:
         cut = [f"{variable(name, mb)} = {name}[{mb * rows} : {(mb + 1) * rows}]" for name, mb in inputs]

@@ -8,54 +8,30 @@ from pathlib import Path
 import mindspore as ms
 from mindformers.models.build_config import get_model_config
 from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
-from mindformers.trainer.causal_language_modeling import CausalLanguageModelingTrainer
 from mindspore import nn
-from mindspore.communication import get_group_size, get_rank
 
 from hyperparallel.algebra import Plan, derive, validate
 from hyperparallel.cells.graph_rank import RankGraph
 from hyperparallel.cells.layer import Layer, model_spec
 from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.cells.tensor_parallel import WHOLE
-from hyperparallel.cells.transport import Transport
 from hyperparallel.errors import ConfigError
 from mindformers_patch.block import NAME, Job
+from mindformers_patch.block_trainer import BlockTrainer
 from mindformers_patch.mllm import mllm_layers, transformer_config
 from mindformers_patch.rank_step import RankNetwork, rank_step
 
 
 @MindFormerRegister.register(MindFormerModuleType.TRAINER)
-class RankTrainer(CausalLanguageModelingTrainer):
+class RankTrainer(BlockTrainer):
     """Train by the block `hyperparallel:` of the configuration, which `prepare.prepare` has checked."""
 
     def training_process(self, config=None, **kwargs):
         """Train; see MindFormers' `BaseTrainer.training_process`."""
-        self.job = Job.of(config)
+        self.join(config)
         # By the other spelling MindFormers takes parameters for those of its own inference, and writes a strategy file.
         config.parallel.parallel_mode = "stand_alone"
-        workers = self.job.topology.workers
-        self.transport = Transport(get_rank(), get_group_size()) if workers > 1 else Transport()
-        columns = config.train_dataset
-        self.names: Sequence[str] = list(columns.get("construct_args_key") or columns.get("input_columns"))
         return super().training_process(config=config, **kwargs)
-
-    def _check_global_batch_size_for_auto_parallel(self) -> None:
-        """Read `runner_config.batch_size` as MindFormers does in a pipeline: texts of a micro-batch of a replica."""
-        runner, block = self.config.runner_config, self.job.block
-        if "mini_batch_size" not in runner:  # MindFormers comes here several times
-            runner.mini_batch_size = runner.batch_size
-        runner.batch_size = runner.mini_batch_size * block.micro_batches
-        self.global_batch_size = runner.batch_size * self.job.topology.data_parallel
-        runner.global_batch_size = self.global_batch_size
-
-    def create_train_dataset(self, default_args: dict | None = None):
-        """Build the data set of this worker's replica; all ranks of a pipeline read the same texts."""
-        _, replica, _ = self.transport.place(self.job.topology)
-        for part in (self.config.train_dataset, self.config.train_dataset_task.dataset_config):
-            part.data_loader.replicas, part.data_loader.replica = self.job.topology.data_parallel, replica
-            part.batch_size = self.config.runner_config.batch_size
-        self.dataset = super().create_train_dataset(default_args)
-        return self.dataset
 
     def create_network(self, default_args: dict | None = None) -> RankNetwork:
         """Build this worker's layers."""
@@ -66,7 +42,6 @@ class RankTrainer(CausalLanguageModelingTrainer):
         parallel = self.transport.tensor_parallel(topology) if topology.tensor_parallel > 1 else WHOLE
         layers = mllm_layers(config, text, parallel=parallel, eager=eager)
         plan = make_plan(self.job, layers)
-        wrapper = self.config.runner_wrapper
         graph = RankGraph(
             plan,
             layers,
@@ -77,34 +52,18 @@ class RankTrainer(CausalLanguageModelingTrainer):
             recompute=recomputed(block.recompute, self.config.recompute_config, plan),
             wires=block.wires,
             sources=Path(block.sources) / f"rank_{self.transport.rank}" if block.sources else None,
-            clip_norm=float(wrapper.get("max_grad_norm", 1.0)) if wrapper.get("use_clip_grad", True) else 0.0,
+            clip_norm=self.clip_norm(),
             scaled=True,
         )
         self.real_model = RankNetwork(graph, config, text)
         return self.real_model
 
-    def create_network_without_param_init(self, default_args: dict | None = None) -> RankNetwork:
-        """Build them with values all the same: parts and copies of parameters are made from these."""
-        return self.create_network(default_args)
-
-    def warp_data_order_with_tool_cells(self, network, construct_args_key):
-        """Leave the network as it is; the step picks columns by name."""
-        return network
-
-    def wrap_network_with_tool_cells(self, network):
-        """Leave it as it is: micro-batches are a matter of the step."""
-        return network
-
     def create_model_wrapper(self, network: RankNetwork, optimizer: nn.Optimizer) -> nn.Cell:
         """Put this worker's program around its layers and the optimizer."""
         # With more, MindSpore would look for its own pipeline in the graph.
         ms.set_auto_parallel_context(pipeline_stages=1)
-        wrapper = self.config.runner_wrapper
-        scale = wrapper.get("scale_sense", 1.0)
-        if isinstance(scale, dict):
-            scale = MindFormerRegister.get_instance_from_cfg(scale, MindFormerModuleType.WRAPPER)
         rows = self.config.runner_config.mini_batch_size
-        return rank_step(network, optimizer, self.names, rows, scale)
+        return rank_step(network, optimizer, self.names, rows, *self.loss_scale())
 
     def column_specs(self) -> dict[str, TensorSpec]:
         """Return shape and type of each column of a micro-batch, as the data set says."""

@@ -7,13 +7,10 @@ from fnmatch import fnmatchcase
 
 import mindspore as ms
 from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
-from mindformers.trainer.causal_language_modeling import CausalLanguageModelingTrainer
 from mindspore import Parameter, Tensor, nn
-from mindspore.communication import get_group_size, get_rank
 
 from hyperparallel.cells.layer import Layer, build_layer
-from hyperparallel.cells.transport import Transport
-from mindformers_patch.block import Job
+from mindformers_patch.block_trainer import BlockTrainer
 from mindformers_patch.mllm import vision_config
 from mindformers_patch.named_layer import freeze
 from mindformers_patch.three_phase import Held, ThreePhaseStep, alone, feature_inputs
@@ -26,33 +23,25 @@ from mindformers_patch.vision import vision
 
 
 @MindFormerRegister.register(MindFormerModuleType.TRAINER)
-class ThreePhaseTrainer(CausalLanguageModelingTrainer):
+class ThreePhaseTrainer(BlockTrainer):
     """Train by the block `hyperparallel:` of the configuration, which `prepare.prepare` has checked."""
 
     def training_process(self, config=None, **kwargs):
         """Train; see MindFormers' `BaseTrainer.training_process`."""
-        self.job = Job.of(config)
+        self.join(config)
         check_job(config, self.job)
         self.cpu = on_cpu(config)
         adapt(config, self.job)
         if self.cpu:
             config.parallel.parallel_mode = "stand_alone"
             ms.set_auto_parallel_context(parallel_mode="stand_alone", pipeline_stages=1, full_batch=False)
-        workers = self.job.topology.workers
-        self.transport = Transport(get_rank(), get_group_size()) if workers > 1 else Transport()
-        columns = config.train_dataset
-        self.names: Sequence[str] = list(columns.get("construct_args_key") or columns.get("input_columns"))
         config.print_separate_loss = False
         return super().training_process(config=config, **kwargs)
 
     def _check_global_batch_size_for_auto_parallel(self) -> None:
         """Read `runner_config.batch_size` as MindFormers does in a pipeline: texts of a micro-batch of a replica."""
-        runner, parallel, layout = self.config.runner_config, self.config.parallel_config, self.job.topology
-        if "mini_batch_size" not in runner:  # MindFormers comes here several times
-            runner.mini_batch_size = runner.batch_size
-        runner.batch_size = runner.mini_batch_size * self.job.block.micro_batches
-        self.global_batch_size = runner.batch_size * layout.data_parallel
-        runner.global_batch_size = self.global_batch_size
+        super()._check_global_batch_size_for_auto_parallel()
+        parallel = self.config.parallel_config
         if self.cpu:  # each worker has the whole LLM
             for key in ("data_parallel", "model_parallel", "context_parallel", "expert_parallel", "pipeline_stage"):
                 setattr(parallel, key, 1)
@@ -60,15 +49,6 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
             parallel.use_seq_parallel = False
         else:
             parallel.micro_batch_num = self.job.block.micro_batches
-
-    def create_train_dataset(self, default_args: dict | None = None):
-        """Build the data set of this worker's replica; all workers of a replica read the same texts."""
-        _, replica, _ = self.transport.place(self.job.topology)
-        for part in (self.config.train_dataset, self.config.train_dataset_task.dataset_config):
-            part.data_loader.replicas, part.data_loader.replica = self.job.topology.data_parallel, replica
-            part.batch_size = self.config.runner_config.batch_size
-        self.dataset = super().create_train_dataset(default_args)
-        return self.dataset
 
     def create_network(self, default_args: dict | None = None) -> nn.Cell:
         """Build the model; its LLM takes features, and its encoder starts equal on all workers."""
@@ -80,18 +60,6 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
             network.vision = nn.CellList(
                 [build_layer(layer, self.config.seed or 0) for layer in layers], auto_prefix=False
             )
-        return network
-
-    def create_network_without_param_init(self, default_args: dict | None = None) -> nn.Cell:
-        """Build it with values all the same."""
-        return self.create_network(default_args)
-
-    def warp_data_order_with_tool_cells(self, network, construct_args_key):
-        """Leave the network as it is; `ThreePhaseStep` picks columns by name."""
-        return network
-
-    def wrap_network_with_tool_cells(self, network):
-        """Leave it as it is: micro-batches are a matter of `LlmPhase`."""
         return network
 
     def wrap_eval_network_with_tool_cells(self, network):
@@ -112,13 +80,8 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
     def build_phases(self, network) -> None:
         """Make phases 1 to 3."""
         config, text, layout = network.config, network.transformer_config, self.job.topology
-        wrapper = self.config.runner_wrapper
-        first = wrapper.get("scale_sense", 1.0)
-        self.manager = None
-        if isinstance(first, dict):
-            self.manager = MindFormerRegister.get_instance_from_cfg(first, MindFormerModuleType.WRAPPER)
-            first = self.manager.get_loss_scale()
-        scale = Parameter(Tensor(float(first), ms.float32), name="scale_sense", requires_grad=False)
+        first, self.manager = self.loss_scale()
+        scale = Parameter(Tensor(first, ms.float32), name="scale_sense", requires_grad=False)
         share = self.share()
         self.encoder = Encoder(list(network.vision))
         sizes = vision_config(config)
@@ -182,7 +145,6 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
 
     def create_model_wrapper(self, network, optimizer: nn.Optimizer) -> ThreePhaseStep:
         """Put the phases and the update together."""
-        wrapper = self.config.runner_wrapper
         held = {one.name for one in self.llm_parameters}
         sums = None
         weights = [one for one in self.llm.weights if one.name in held]
@@ -196,7 +158,7 @@ class ThreePhaseTrainer(CausalLanguageModelingTrainer):
             sums=sums,
             scale=self.llm.scale,
             manager=self.manager,
-            clip=float(wrapper.get("max_grad_norm", 1.0)) if wrapper.get("use_clip_grad", True) else 0.0,
+            clip=self.clip_norm(),
         )
         for one in (*self.held.get_parameters(), *optimizer.get_parameters()):
             one.sliced = True  # else MindSpore's checkpoints leave it out in its parallel modes

@@ -34,9 +34,18 @@ class Printed(NamedTuple):
 
 
 def write(folder: Path, changes: Mapping[str, Any], base: Path = TINY) -> Path:
-    """Write a configuration with some values changed; None takes a key away."""
+    """Write a configuration with some values changed."""
+    values = changed(base, {"output_dir": str(folder / "output"), **changes})
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def changed(base: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a configuration and change values in it by dotted key; None takes a key away."""
     values = yaml.safe_load(base.read_text())
-    for key, value in {"output_dir": str(folder / "output"), **changes}.items():
+    for key, value in changes.items():
         *sections, last = key.split(".")
         place = values
         for name in sections:
@@ -45,10 +54,7 @@ def write(folder: Path, changes: Mapping[str, Any], base: Path = TINY) -> Path:
             place.pop(last)
         else:
             place[last] = value
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(values))
-    return path
+    return values
 
 
 def train(folder: Path, workers: int, changes: Mapping[str, Any], flags: Sequence[str] = ()) -> list[list[Printed]]:

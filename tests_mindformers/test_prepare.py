@@ -4,27 +4,16 @@ import copy
 
 import pytest
 from mindformers.tools.register import MindFormerConfig
-from mindformers_case import TINY
+from mindformers_case import TINY, changed
 
 import mindformers_patch.versions as versions
-import yaml
 from hyperparallel.errors import ConfigError, HyperParallelError
 from mindformers_patch.prepare import prepare
 
 
 def tiny(**changes) -> MindFormerConfig:
     """The tiny job for two workers, with values changed by `section__key`."""
-    values = yaml.safe_load(TINY.read_text())
-    for key, value in changes.items():
-        *sections, last = key.split("__")
-        place = values
-        for name in sections:
-            place = place[name]
-        if value is None:
-            place.pop(last)
-        else:
-            place[last] = value
-    return MindFormerConfig(**values)
+    return MindFormerConfig(**changed(TINY, {key.replace("__", "."): value for key, value in changes.items()}))
 
 
 @pytest.fixture(autouse=True)
