@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from hyperparallel.algebra.expression import did_you_mean
-from hyperparallel.commands import check, dryrun_options, plan
+from hyperparallel.commands import check, dryrun_options, emulate, plan
 from hyperparallel.commands.arguments import Parser, UsageError
 from hyperparallel.errors import HyperParallelError
 
@@ -30,7 +30,8 @@ examples:
 """
 _WITH_CONFIG = {
     "train": "train the model of a configuration",
-    "bench": "measure a configuration: predicted against real step time",
+    "bench": "measure a configuration, or emulated devices: predicted against real step time",
+    "profile": "measure what every layer of a configuration costs on this machine, for cost.measured",
     "dryrun": "compile a configuration for Ascend on this machine, and check all workers against the plan",
 }
 COMMANDS = ("plan", "check", *_WITH_CONFIG)
@@ -106,6 +107,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
             "overrides", nargs="*", metavar="section.key=value", help="values to change in CONFIG.yaml"
         )
     dryrun_options.add_arguments(commands["dryrun"])
+    commands["profile"].add_argument("--out", metavar="FILE", help="JSON file to write")
+    emulate.add_arguments(commands["bench"])
+    commands["bench"].epilog = emulate.EPILOG
     return parser, commands
 
 
@@ -120,7 +124,7 @@ def _add_positionals(args: argparse.Namespace, rest: Sequence[str]) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Run the command; those with a configuration import MindSpore, so they are imported only here."""
-    if args.command in _WITH_CONFIG and args.config is None:
+    if args.command in _WITH_CONFIG and args.config is None and not getattr(args, "emulate", False):
         raise UsageError(f"{args.command} needs a CONFIG.yaml; for example\n  hyperparallel {args.command} CONFIG.yaml")
     if args.command == "plan":
         return plan.run(args)

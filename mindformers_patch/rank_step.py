@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
+from hyperparallel.algebra.program import Piece, Unit, micro_batch
 from hyperparallel.cells.graph_program import variable
 from hyperparallel.cells.graph_rank import RankGraph
 from hyperparallel.cells.graph_source import Frame
@@ -133,8 +134,14 @@ def rank_step(
     parameters = [parameter for one in graph.shared for parameter in one.parameters]
     scale_sense = Parameter(Tensor(scale, ms.float32), name="scale_sense", requires_grad=False)
 
-    def before(inputs: Sequence[tuple[str, int]]) -> list[str]:
-        cut = [f"{variable(name, mb)} = {name}[{mb * rows} : {(mb + 1) * rows}]" for name, mb in inputs]
+    def before(inputs: Sequence[tuple[str, Unit]]) -> list[str]:
+        cut = []
+        for name, unit in inputs:
+            first, count = micro_batch(unit) * rows, rows
+            if isinstance(unit, Piece):
+                count = rows // graph.plan.placement.split
+                first += unit.index * count
+            cut.append(f"{variable(name, unit)} = {name}[{first} : {first + count}]")
         return ["rate = self.outputs.rate()", "scale = self.scale_sense.value()", "rates = scale", *cut]
 
     parts = {

@@ -8,8 +8,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from hyperparallel import Runner
-from hyperparallel.training.build import build_feed, build_layers, build_plan
+from hyperparallel.training.build import build_feed, build_layers
 from hyperparallel.training.config import load_config
+from hyperparallel.training.planning import build_plan
 from hyperparallel.training.trainer import batches
 
 CONFIG = Path(__file__).parent.parent / "yaml" / "digits.yaml"

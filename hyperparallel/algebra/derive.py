@@ -13,7 +13,7 @@ from hyperparallel.algebra.lower import Programs, lower
 from hyperparallel.algebra.model import ModelSpec
 from hyperparallel.algebra.placement import Placement, place
 from hyperparallel.algebra.program import Action
-from hyperparallel.algebra.regions import Region, fill_parts, resolve
+from hyperparallel.algebra.regions import Encodes, Owner, Region, fill_parts, resolve
 from hyperparallel.algebra.seams import Seam, seam
 from hyperparallel.algebra.validate import validate_programs
 from hyperparallel.algebra.weave import weave
@@ -31,6 +31,7 @@ class Plan:
         placement: stages, paths, owners and gates.
         seams: the collectives between region j and j + 1.
         compute: F, B, I, W of every rank, in order, without messages.
+        ends: when a planner expects each of them to end; None where the order came without times.
     """
 
     schedule: Schedule
@@ -39,11 +40,12 @@ class Plan:
     placement: Placement
     seams: tuple[Seam, ...]
     compute: tuple[tuple[Action, ...], ...]
+    ends: tuple[tuple[float, ...], ...] | None = None
 
     @cached_property
     def programs(self) -> Programs:
         """What every rank does, with SEND and RECV (see `lower.py`)."""
-        return lower(self.compute, self.placement)
+        return lower(self.compute, self.placement, self.ends)
 
     @property
     def ranks(self) -> int:
@@ -56,12 +58,14 @@ class Plan:
         return self.placement.micro_batches
 
     @property
-    def owner(self) -> tuple[int, ...] | None:
-        """Owner rank by micro-batch of the first Replicated region; None without one."""
+    def owner(self) -> tuple[Owner, ...] | None:
+        """Owner rank by micro-batch of the first Replicated region (a rank for each piece); None without one."""
         return next((region.owner for region in self.regions if region.owner is not None), None)
 
 
-def derive(schedule: Schedule | str, model: ModelSpec, ranks: int, micro_batches: int) -> Plan:
+def derive(
+    schedule: Schedule | str, model: ModelSpec, ranks: int, micro_batches: int, encodes: Encodes | None = None
+) -> Plan:
     """Derive placement, collectives and order from a schedule line.
 
     Args:
@@ -70,6 +74,7 @@ def derive(schedule: Schedule | str, model: ModelSpec, ranks: int, micro_batches
             `slabs=balanced` their costs are read.
         ranks: P >= 1, ranks of one pipeline.
         micro_batches: M >= 1.
+        encodes: what a planner decided, for a line with `owner=balanced` or `place=fill`.
 
     Raises:
         ScheduleSyntaxError: the text does not parse.
@@ -87,11 +92,12 @@ def derive(schedule: Schedule | str, model: ModelSpec, ranks: int, micro_batches
         raise ScheduleError(f"ranks={ranks}, micro_batches={micro_batches}; both must be at least 1")
     schedule = parse(schedule) if isinstance(schedule, str) else schedule
     schedule = normal_form(fill_parts(schedule, model))
-    regions = resolve(schedule, model, ranks, micro_batches)
+    regions = resolve(schedule, model, ranks, micro_batches, encodes)
     placement = place(regions, model, ranks, micro_batches)
     layouts = [region.layout for region in regions]
     seams = tuple(seam(left, right) for left, right in zip(layouts, layouts[1:], strict=False))
-    return Plan(schedule, model, regions, placement, seams, weave(regions, placement))
+    ends = None if encodes is None or encodes.compute is None else encodes.ends
+    return Plan(schedule, model, regions, placement, seams, weave(regions, placement, encodes), ends)
 
 
 def validate(plan: Plan) -> Plan:

@@ -9,7 +9,9 @@ from hyperparallel.algebra.footprint import Gates
 from hyperparallel.algebra.lower import Programs, lower
 from hyperparallel.algebra.mark import refuse
 from hyperparallel.algebra.placement import Placement
-from hyperparallel.algebra.program import COMPUTE, Action, F, Program
+from hyperparallel.algebra.program import COMPUTE, Action, F, Piece, Program, Unit, micro_batch
+from hyperparallel.algebra.regions import Owner
+from hyperparallel.algebra.skeletons.transpose import MOST_PIECES
 from hyperparallel.algebra.validate import check_compute, check_order, validate_programs
 from hyperparallel.errors import PlanError
 
@@ -100,9 +102,9 @@ def infer_placement(programs: Sequence[Program], ranks: int, micro_batches: int,
 
 def _all_owners(
     actions: Sequence[Action], regions: int, ranks: int, micro_batches: int
-) -> tuple[tuple[int, ...] | None, ...]:
+) -> tuple[tuple[Owner, ...] | None, ...]:
     """Return the owners of every region, None for the Sharded ones."""
-    forwards: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    forwards: dict[int, dict[Unit, list[int]]] = defaultdict(lambda: defaultdict(list))
     for stage, kind, mb in actions:
         if kind == F:
             forwards[stage // ranks][mb].append(stage % ranks)
@@ -153,7 +155,7 @@ def _regions(programs: Sequence[Program], ranks: int) -> int:
 
 def _refuse_absent(programs: Sequence[Program], micro_batches: int) -> None:
     """Refuse a table with too few forwards for M micro-batches, before a mistyped M makes billions of paths."""
-    forwards = [action.mb for program in programs for action in program if action.kind == F]
+    forwards = [micro_batch(action.mb) for program in programs for action in program if action.kind == F]
     if micro_batches > len(forwards):
         absent = next(mb for mb in range(micro_batches) if mb not in forwards)
         raise refuse(
@@ -165,10 +167,16 @@ def _refuse_absent(programs: Sequence[Program], micro_batches: int) -> None:
         )
 
 
-def _owners(ranks_by_mb: dict[int, list[int]], ranks: int, micro_batches: int) -> tuple[int, ...] | None:
-    """Return the owner of every micro-batch if each runs on one rank only, else None."""
-    if ranks == 1 or any(len(set(owners)) != 1 for owners in ranks_by_mb.values()):
+def _owners(ranks_by_unit: dict[Unit, list[int]], ranks: int, micro_batches: int) -> tuple[Owner, ...] | None:
+    """Return the owner of every micro-batch or piece if each runs on one rank only, else None."""
+    pieces = [unit.index for unit in ranks_by_unit if isinstance(unit, Piece)]
+    if pieces:  # what is missing, out of range or there twice is for `check_compute` to say
+        split = range(min(max(pieces), MOST_PIECES) + 1)
+        return tuple(
+            tuple(ranks_by_unit.get(Piece(mb, index), [0])[0] for index in split) for mb in range(micro_batches)
+        )
+    if ranks == 1 or any(len(set(owners)) != 1 for owners in ranks_by_unit.values()):
         return None
-    if set(ranks_by_mb) != set(range(micro_batches)):
-        return None  # what is missing or out of range is for `check_compute` to say
-    return tuple(ranks_by_mb[mb][0] for mb in range(micro_batches))
+    if set(ranks_by_unit) != set(range(micro_batches)):
+        return None
+    return tuple(ranks_by_unit[mb][0] for mb in range(micro_batches))

@@ -196,7 +196,8 @@ class _Play:
             if at == len(queue):
                 continue
             mb = queue[at]
-            left = self.work.placement.neighbours[stage, mb][0]
+            before = self.work.placement.neighbours[stage, mb][0]
+            left = before[0][0] if before else None
             enters = left not in self.work.queues  # from the input, or from a region that counts as done
             if (enters or stage == self.work.stages[rank][-1]) and self.alive[rank] >= self.allowed[rank]:
                 continue
@@ -214,9 +215,9 @@ class _Play:
             if stage in self.work.barred and self.next_forward[stage] < len(queue):
                 continue
             mb = queue[at]
-            right = self.work.placement.neighbours[stage, mb][1]
+            after = self.work.placement.neighbours[stage, mb][1]
             # Without a stage after it there is nothing to wait for: its own F is done, or the rank would not be free.
-            ready = right is None or self.gradient_done.get((right, mb), self.now + 1) <= self.now
+            ready = after is None or self.gradient_done.get(after, self.now + 1) <= self.now
             if ready and (best is None or mb < best.mb):
                 best = Action(stage, I if stage in self.work.split else B, mb)
         return best

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hyperparallel.algebra.derive import Plan
-from hyperparallel.algebra.program import Action, B, F, I, W
+from hyperparallel.algebra.placement import Node
+from hyperparallel.algebra.program import Action, B, F, I, Unit, W
 from hyperparallel.algebra.seams import seam
 
 
@@ -22,7 +23,7 @@ class Fwd:
 
     region: int
     rank: int
-    mb: int
+    mb: Unit
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Bwd:
 
     region: int
     rank: int
-    mb: int
+    mb: Unit
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class WeightGrad:
 
     region: int
     rank: int
-    mb: int
+    mb: Unit
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Coll:
 
     comm: str
     seam: tuple[int, int]
-    mb: int
+    mb: Unit
 
 
 @dataclass(frozen=True)
@@ -148,20 +149,21 @@ def _path_edges(plan: Plan, mb: int) -> list[Edge]:
     """Activation, Turnaround and Gradient edges of one micro-batch."""
     placement, path = plan.placement, plan.placement.path(mb)
 
-    def event(kind: str, stage: int) -> Event:
-        return _event(plan, Action(stage, kind, mb))
+    def event(kind: str, node: Node) -> Event:
+        return _event(plan, Action(node[0], kind, node[1]))
 
     edges: list[Edge] = []
-    loss = Loss(placement.rank_of(path[-1]), mb)
-    edges.append((event(F, path[-1]), loss, "Turnaround"))
+    last, loss = (path[-1], mb), Loss(placement.rank_of(path[-1]), mb)
+    edges.append((event(F, last), loss, "Turnaround"))
     if placement.gates[path[-1]].receives_gradient:
-        edges.append((loss, event(B, path[-1]), "Turnaround"))
-    for left, right in zip(path, path[1:], strict=False):
-        pair = (left, right)
-        comm = seam(*(plan.regions[placement.region_of(stage)].layout for stage in pair))
-        edges += _through(event(F, left), event(F, right), Coll(comm.forward, pair, mb), "Activation", plan)
-        if placement.gates[right].sends_gradient:
-            edges += _through(event(B, right), event(B, left), Coll(comm.backward, pair, mb), "Gradient", plan)
+        edges.append((loss, event(B, last), "Turnaround"))
+    for stage in path:
+        for left in placement.neighbours.get((stage, mb), ((),))[0]:  # a piece, the first of its path, has none
+            right, pair = (stage, mb), (left[0], stage)
+            comm = seam(*(plan.regions[placement.region_of(one)].layout for one in pair))
+            edges += _through(event(F, left), event(F, right), Coll(comm.forward, pair, left[1]), "Activation", plan)
+            if placement.gates[stage].sends_gradient:
+                edges += _through(event(B, right), event(B, left), Coll(comm.backward, pair, left[1]), "Gradient", plan)
     return edges
 
 

@@ -7,8 +7,11 @@ from functools import cached_property
 
 from hyperparallel.algebra.footprint import Gates, footprint
 from hyperparallel.algebra.model import ModelSpec, Span
-from hyperparallel.algebra.program import RECV_B, RECV_F, SEND_B, SEND_F, Action
-from hyperparallel.algebra.regions import Region
+from hyperparallel.algebra.program import RECV_B, RECV_F, SEND_B, SEND_F, Action, Piece, Unit
+from hyperparallel.algebra.regions import Owner, Region
+
+Node = tuple[int, Unit]
+"""A stage and what it works on: a micro-batch, or one piece of it."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Placement:
     Args:
         ranks: P, ranks of one pipeline.
         micro_batches: M.
-        owners: per region, None when Sharded, else the owner rank of every micro-batch.
+        owners: per region, None when Sharded, else the owner rank of every micro-batch, or one rank per piece of it.
         gates: footprint gates of every stage, by stage index.
         slabs: layers of every stage, by stage index; empty when the placement was inferred from a table.
         reflected: regions that run from rank P-1 down to rank 0.
@@ -26,7 +29,7 @@ class Placement:
 
     ranks: int
     micro_batches: int
-    owners: tuple[tuple[int, ...] | None, ...]
+    owners: tuple[tuple[Owner, ...] | None, ...]
     gates: tuple[Gates, ...]
     slabs: tuple[Span, ...] = ()
     reflected: frozenset[int] = frozenset()
@@ -50,14 +53,31 @@ class Placement:
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """`path` of every micro-batch: the owner's stage of a Replicated region, all P of a Sharded one."""
+        """`path` of every micro-batch: the owner's stage of a Replicated region, all P of a Sharded one.
+
+        Of a region that encodes in pieces it is the stage of the first piece; `neighbours` has them all.
+        """
         paths = []
         for mb in range(self.micro_batches):
             path: list[int] = []
             for region, owner in enumerate(self.owners):
-                path += self.region_stages(region) if owner is None else [region * self.ranks + owner[mb]]
+                path += self.region_stages(region) if owner is None else [self.nodes(region, mb)[0][0]]
             paths.append(tuple(path))
         return tuple(paths)
+
+    @property
+    def split(self) -> int:
+        """Pieces in which the first region encodes a micro-batch's images; 1 without pieces."""
+        owner = self.owners[0][0] if self.owners[0] else 0
+        return 1 if isinstance(owner, int) else len(owner)
+
+    def nodes(self, region: int, mb: int) -> tuple[Node, ...]:
+        """Return what a Replicated region runs of a micro-batch: one node, or one per piece."""
+        owners = self.owners[region]
+        assert owners is not None, f"region {region} is Sharded"
+        if isinstance(owners[mb], int):
+            return ((region * self.ranks + owners[mb], mb),)
+        return tuple((region * self.ranks + rank, Piece(mb, index)) for index, rank in enumerate(owners[mb]))
 
     def region_stages(self, region: int) -> range:
         """Stages of a region in the order in which its layers follow each other."""
@@ -65,29 +85,35 @@ class Placement:
         return range(last, first - 1, -1) if region in self.reflected else range(first, last + 1)
 
     @cached_property
-    def neighbours(self) -> dict[tuple[int, int], tuple[int | None, int | None]]:
-        """(stage, micro-batch) -> (stage before, stage after) on its path; None at input and loss."""
-        table: dict[tuple[int, int], tuple[int | None, int | None]] = {}
+    def neighbours(self) -> dict[Node, tuple[tuple[Node, ...], Node | None]]:
+        """Node -> (nodes before it, node after it): none at the input, several where pieces join, None at the loss."""
+        table: dict[Node, tuple[tuple[Node, ...], Node | None]] = {}
         for mb, path in enumerate(self.paths):
-            before: list[int | None] = [None, *path[:-1]]
-            after: list[int | None] = [*path[1:], None]
-            for stage, left, right in zip(path, before, after, strict=True):
-                table[stage, mb] = (left, right)
+            nodes = [(stage, mb) for stage in path]
+            if self.split > 1:
+                nodes = nodes[1:]
+                first = self.nodes(0, mb)
+                table |= dict.fromkeys(first, ((), nodes[0]))
+            else:
+                first = ()
+            before: list[tuple[Node, ...]] = [first, *((node,) for node in nodes[:-1])]
+            after: list[Node | None] = [*nodes[1:], None]
+            table |= dict(zip(nodes, zip(before, after, strict=True), strict=True))
         return table
 
     @cached_property
     def ends(self) -> dict[Action, Action]:
         """Every message that the paths and gates ask for, from either end to the other: SEND <-> RECV."""
         table: dict[Action, Action] = {}
-        for mb, path in enumerate(self.paths):
-            for left, right in zip(path, path[1:], strict=False):
-                if (right - left) % self.ranks == 0:
-                    continue
-                pairs = [(Action(left, SEND_F, mb), Action(right, RECV_F, mb))]
-                if self.gates[right].sends_gradient:
-                    pairs.append((Action(right, SEND_B, mb), Action(left, RECV_B, mb)))
-                for send, receive in pairs:
-                    table[send], table[receive] = receive, send
+        for (left, unit), (_, after) in self.neighbours.items():
+            if after is None or (after[0] - left) % self.ranks == 0:
+                continue
+            right = after[0]
+            pairs = [(Action(left, SEND_F, unit), Action(right, RECV_F, unit))]
+            if self.gates[right].sends_gradient:
+                pairs.append((Action(right, SEND_B, unit), Action(left, RECV_B, unit)))
+            for send, receive in pairs:
+                table[send], table[receive] = receive, send
         return table
 
     def holders(self, layer: int) -> tuple[int, ...]:

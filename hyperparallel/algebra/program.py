@@ -1,7 +1,8 @@
 """Actions and programs: schedule as data that prints and parses.
 
 An action is `2F0`, `6B3`, `6I3`, `6W3` (compute) or `2SEND_F5`, `4RECV_F5`, `4SEND_B5`, `2RECV_B5` (message):
-stage, kind, micro-batch. A program is the list of actions of one rank, in order.
+stage, kind, micro-batch. Where the images of a micro-batch are encoded in pieces, `2F5.0`, `3F5.1`: piece 0 and piece 1
+of micro-batch 5. A program is the list of actions of one rank, in order.
 """
 
 from __future__ import annotations
@@ -18,20 +19,49 @@ COMPUTE = frozenset({F, B, I, W})
 SENDS = frozenset({SEND_F, SEND_B})
 RECEIVES = frozenset({RECV_F, RECV_B})
 
-_ACTION = re.compile(r"(\d{1,9})(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B)(\d{1,9})", re.ASCII)
+_ACTION = re.compile(r"(\d{1,9})(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B)(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
+
+
+class Piece(NamedTuple):
+    """A piece of a micro-batch's images, encoded by itself.
+
+    Example:
+        >>> str(Piece(5, 0))
+        '5.0'
+    """
+
+    mb: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.mb}.{self.index}"
+
+
+Unit = int | Piece
+"""What an action works on: a micro-batch, or a piece of one."""
+
+
+def micro_batch(unit: Unit) -> int:
+    """Return the micro-batch that a unit is, or is a piece of.
+
+    Example:
+        >>> micro_batch(5), micro_batch(Piece(5, 0))
+        (5, 5)
+    """
+    return unit.mb if isinstance(unit, Piece) else unit
 
 
 class Action(NamedTuple):
     """One entry of a rank's program.
 
     Example:
-        >>> str(Action(2, "SEND_F", 5))
-        '2SEND_F5'
+        >>> str(Action(2, "SEND_F", 5)), str(Action(2, "F", Piece(5, 0)))
+        ('2SEND_F5', '2F5.0')
     """
 
     stage: int
     kind: str
-    mb: int
+    mb: Unit
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.mb}"
@@ -70,6 +100,7 @@ def parse_action(text: str) -> Action:
     if match is None:
         raise ProgramSyntaxError(
             f"{text!r} is not an action; expected stage, kind, micro-batch "
-            "such as 2F0, 6B3, 6I3, 6W3, 2SEND_F5 or 4RECV_F5"
+            "such as 2F0, 6B3, 6I3, 6W3, 2SEND_F5 or 4RECV_F5, or with a piece of a micro-batch: 2F5.0"
         )
-    return Action(int(match.group(1)), match.group(2), int(match.group(3)))
+    stage, kind, mb, piece = match.groups()
+    return Action(int(stage), kind, int(mb) if piece is None else Piece(int(mb), int(piece)))

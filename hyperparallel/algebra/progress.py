@@ -10,21 +10,13 @@ from collections.abc import Sequence
 
 from hyperparallel.algebra.mark import refuse
 from hyperparallel.algebra.placement import Placement
-from hyperparallel.algebra.program import COMPUTE, RECV_B, RECV_F, SEND_B, SEND_F, SENDS, Action, Program
+from hyperparallel.algebra.program import COMPUTE, SENDS, Action, Program
 from hyperparallel.errors import PlanError
 
 
 def counterpart(action: Action, placement: Placement) -> Action:
     """Return the other end of a message: the RECV of a SEND, the SEND of a RECV."""
-    stage, kind, mb = action
-    left, right = placement.neighbours[stage, mb]
-    if kind == SEND_F:
-        return Action(right, RECV_F, mb)
-    if kind == RECV_F:
-        return Action(left, SEND_F, mb)
-    if kind == SEND_B:
-        return Action(left, RECV_B, mb)
-    return Action(right, SEND_B, mb)
+    return placement.ends[action]
 
 
 def check_progress(programs: Sequence[Program], placement: Placement) -> None:

@@ -6,8 +6,27 @@ from dataclasses import dataclass, replace
 
 from hyperparallel.algebra.expression import RegionExpr, Schedule, caret, did_you_mean
 from hyperparallel.algebra.model import ModelSpec, Span, cut_balanced, cut_by_counts, cut_evenly
+from hyperparallel.algebra.program import Action
 from hyperparallel.algebra.skeletons import Layout, Replicated, Sharded, registry
 from hyperparallel.errors import ScheduleError
+
+Owner = int | tuple[int, ...]
+"""Who runs a micro-batch of a Replicated region: a rank, or one rank for each of its pieces."""
+
+
+@dataclass(frozen=True)
+class Encodes:
+    """What a planner decides about a Replicated region at the input (`hyperparallel/planner/`).
+
+    Args:
+        owners: by micro-batch.
+        compute: with `place=fill`, per rank all its F, B, I, W in order; None leaves the order to `place`.
+        ends: when each of them is to end, so that messages can be ordered by it.
+    """
+
+    owners: tuple[Owner, ...]
+    compute: tuple[tuple[Action, ...], ...] | None = None
+    ends: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -18,14 +37,14 @@ class Region:
         expr: the region as written, with its parts filled in.
         span: its layers, (first, one past the last).
         slabs: layers of rank r at index r; the whole span on every rank when Replicated.
-        owner: owner rank by micro-batch when Replicated, else None.
+        owner: owner rank by micro-batch when Replicated (a rank for each piece with `split`), else None.
         reflected: True when the layers run from rank P-1 down to rank 0 (the second half of a fold).
     """
 
     expr: RegionExpr
     span: Span
     slabs: tuple[Span, ...]
-    owner: tuple[int, ...] | None
+    owner: tuple[Owner, ...] | None
     reflected: bool = False
 
     @property
@@ -34,7 +53,9 @@ class Region:
         return self.expr.layout
 
 
-def resolve(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int) -> tuple[Region, ...]:
+def resolve(
+    schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int, encodes: Encodes | None = None
+) -> tuple[Region, ...]:
     """Cut the model into the schedule's regions.
 
     Args:
@@ -42,6 +63,7 @@ def resolve(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int
         model: the layers, in parts.
         ranks: P >= 1.
         micro_batches: M >= 1.
+        encodes: what a planner decided, for a line that leaves something to it.
 
     Raises:
         ScheduleError: the regions do not tile the model exactly, two Replicated ones are side by side, a region has
@@ -56,7 +78,7 @@ def resolve(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int
     for expr in schedule.regions:
         span = (model.span(expr.parts[0])[0], model.span(expr.parts[-1])[1])
         if expr.layout is Layout.REPLICATED:
-            owner = _owners(expr, schedule, ranks, micro_batches)
+            owner = _owners(expr, schedule, ranks, micro_batches, encodes)
             regions.append(Region(expr, span, (span,) * ranks, owner))
             continue
         regions += _sharded(expr, span, schedule, model, ranks)
@@ -158,20 +180,50 @@ def _check_neighbours(schedule: Schedule) -> None:
             )
 
 
-def _owners(expr: RegionExpr, schedule: Schedule, ranks: int, micro_batches: int) -> tuple[int, ...]:
-    skeleton = registry()[expr.skeleton]
+def needs_planner(expr: RegionExpr) -> bool:
+    """Tell whether a region leaves owners or places to a planner."""
+    if expr.layout is not Layout.REPLICATED:
+        return False
+    return expr.option("owner") == "balanced" or expr.option("place") == "fill"
+
+
+def _owners(
+    expr: RegionExpr, schedule: Schedule, ranks: int, micro_batches: int, encodes: Encodes | None
+) -> tuple[Owner, ...]:
+    skeleton, split = registry()[expr.skeleton], int(expr.option("split"))
     assert isinstance(skeleton, Replicated)
-    owner = skeleton.owners(expr.option("owner"), ranks, micro_batches)
-    if len(owner) != micro_batches:
+    if split > 1 and (expr is not schedule.regions[0] or len(schedule.regions) == 1):
+        raise _error(
+            schedule, expr, f"split={split} cuts the images of a micro-batch, so it needs the first of several regions"
+        )
+    if needs_planner(expr):
+        if expr is not schedule.regions[0] or len(schedule.regions) == 1:
+            raise _error(schedule, expr, "owner=balanced and place=fill are for the first of several regions")
+        if encodes is None:
+            raise _error(
+                schedule,
+                expr,
+                "owner=balanced and place=fill are decided by the planner, which needs costs; give them "
+                "(hyperparallel plan --cost, or hyperparallel.plan_line in Python)",
+            )
+        return encodes.owners
+    owner = skeleton.owners(expr.option("owner"), ranks, micro_batches * split)
+    if len(owner) not in (micro_batches, micro_batches * split):
+        pieces = f", or one per piece, {micro_batches * split} in all" if split > 1 else ""
         raise _error(
             schedule,
             expr,
-            f"owner= lists {len(owner)} ranks for {micro_batches} micro-batches; give one rank per micro-batch",
+            f"owner= lists {len(owner)} ranks for {micro_batches} micro-batches; give one rank per micro-batch{pieces}",
         )
-    for mb, rank in enumerate(owner):
+    for number, rank in enumerate(owner):
         if rank >= ranks:
-            raise _error(schedule, expr, f"owner= gives micro-batch {mb} to rank {rank}; ranks are 0..{ranks - 1}")
-    return owner
+            what = f"micro-batch {number}" if len(owner) == micro_batches else f"piece {number}"
+            raise _error(schedule, expr, f"owner= gives {what} to rank {rank}; ranks are 0..{ranks - 1}")
+    if split == 1:
+        return owner
+    if len(owner) == micro_batches:
+        return tuple((rank,) * split for rank in owner)
+    return tuple(owner[mb * split : (mb + 1) * split] for mb in range(micro_batches))
 
 
 def _slabs(expr: RegionExpr, span: Span, schedule: Schedule, model: ModelSpec, pieces: int) -> list[Span]:

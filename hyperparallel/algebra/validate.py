@@ -25,7 +25,9 @@ from hyperparallel.algebra.program import (
     F,
     I,
     Program,
+    Unit,
     W,
+    micro_batch,
 )
 from hyperparallel.algebra.progress import check_progress
 from hyperparallel.errors import PlanError
@@ -64,7 +66,7 @@ def check_compute(programs: Sequence[Program], placement: Placement) -> None:
             stage, kind, mb = action
             if (
                 action in seen
-                or (stage, mb) not in neighbours
+                or ((stage, mb) not in neighbours and action not in placement.ends)  # there: a piece's message
                 or stage % ranks != rank
                 or (kind in _EXCLUDES and (not receives[stage] or _conflicts(action, seen)))
             ):
@@ -106,17 +108,15 @@ def _wrong_cell(
     if stage >= placement.stages:
         last = placement.stages - 1
         what, way_out = f"stage {stage} of {action} does not exist; stages are 0..{last}", "correct the stage"
-    elif mb >= placement.micro_batches:
+    elif micro_batch(mb) >= placement.micro_batches:
         last = placement.micro_batches - 1
-        what = f"micro-batch {mb} of {action} does not exist; micro-batches are 0..{last}"
+        what = f"micro-batch {micro_batch(mb)} of {action} does not exist; micro-batches are 0..{last}"
         way_out = "correct the micro-batch"
     elif placement.rank_of(stage) != rank:
         what = f"{action} is on rank {rank}, but stage {stage} lives on rank {placement.rank_of(stage)}"
         way_out = "move it there"
     elif (stage, mb) not in placement.neighbours:
-        owner = placement.owners[placement.region_of(stage)][mb]
-        what = f"{action}: micro-batch {mb} of this replicated region is owned by rank {owner}"
-        way_out = f"move it to rank {owner} or change the owner"
+        what, way_out = _wrong_unit(action, placement)
     elif action in seen:
         what, way_out = f"{action} appears twice", "remove one of the two"
     elif not placement.gates[stage].receives_gradient:
@@ -128,7 +128,21 @@ def _wrong_cell(
     return refuse(programs, rank, step, what, way_out)
 
 
-def _missing(stage: int, mb: int, backward: bool, seen: set[Action]) -> Action | None:
+def _wrong_unit(action: Action, placement: Placement) -> tuple[str, str]:
+    """Say why a stage does not run a unit: another rank owns it, or it is in pieces where it should not be."""
+    stage, _, mb = action
+    region = placement.region_of(stage)
+    units = range(placement.micro_batches) if placement.owners[region] is None else ()
+    nodes = {(stage, mb) for mb in units} or set(placement.nodes(region, micro_batch(mb)))
+    owner = next((placement.rank_of(other) for other, unit in nodes if unit == mb), None)
+    if owner is None:
+        named = " ".join(str(action._replace(mb=unit)) for unit in sorted(unit for _, unit in nodes)[:2])
+        return f"{action}: stage {stage} does not run {mb}; it runs such as {named}", "correct the micro-batch or piece"
+    what = f"{action}: {'piece' if '.' in str(mb) else 'micro-batch'} {mb} of this replicated region is owned by rank"
+    return f"{what} {owner}", f"move it to rank {owner} or change the owner"
+
+
+def _missing(stage: int, mb: Unit, backward: bool, seen: set[Action]) -> Action | None:
     """Return the first compute action of (stage, micro-batch) that is not in the programs."""
     if (stage, F, mb) not in seen:
         return Action(stage, F, mb)
@@ -209,17 +223,23 @@ def _needs(action: Action, placement: Placement, messages: bool) -> list[tuple[t
     if kind == SEND_F:
         return [((stage, F, mb),) * 2]
     if kind == SEND_B:
+        if (stage, mb) not in placement.neighbours:
+            mb = micro_batch(mb)  # a piece's gradient comes out of its micro-batch's backward
         return [((stage, B, mb), (stage, I, mb))]
     if kind == W:
         return [((stage, I, mb),) * 2]
-    left, right = placement.neighbours[stage, mb]
-    source = left if kind == F else right
-    needs = [] if kind == F else [((stage, F, mb),) * 2]
-    if source is not None:
-        if (stage - source) % placement.ranks == 0:
-            needs.append(((left, F, mb),) * 2 if kind == F else ((right, B, mb), (right, I, mb)))
+    before, after = placement.neighbours[stage, mb]
+    if kind == F:
+        local = [((left, F, unit),) * 2 for left, unit in before if (stage - left) % placement.ranks == 0]
+        remote = [((stage, RECV_F, unit),) * 2 for left, unit in before if (stage - left) % placement.ranks]
+        return local + remote if messages else local
+    needs = [((stage, F, mb),) * 2]
+    if after is not None:
+        right, unit = after
+        if (stage - right) % placement.ranks == 0:
+            needs.append(((right, B, unit), (right, I, unit)))
         elif messages:
-            needs.append(((stage, RECV_F if kind == F else RECV_B, mb),) * 2)
+            needs.append(((stage, RECV_B, mb),) * 2)
     return needs
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hyperparallel.algebra import Plan
-from hyperparallel.algebra.program import forwards_only
+from hyperparallel.algebra.program import Piece, forwards_only, micro_batch
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.graph_cell import StepCell
 from hyperparallel.cells.graph_rank import RankGraph
@@ -22,6 +22,7 @@ from hyperparallel.cells.graph_wire import Wires
 from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.own_slabs import parameters_of
+from hyperparallel.cells.pieces import cut_column
 from hyperparallel.cells.shapes import Columns
 from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
 from hyperparallel.cells.transport import Transport
@@ -149,8 +150,8 @@ class GraphRunner(RankGraph):
         """
         check_count(batch, self.plan.micro_batches)
         arguments = [rates(self.settings, self.settings.lr if lr is None else lr, self.step_number)]
-        for column, mb in source.inputs:
-            spec = self.columns[column]
+        for column, unit in source.inputs:
+            spec, mb = self.columns[column], micro_batch(unit)
             if column not in batch[mb]:
                 raise DataError(f"micro-batch {mb} has no column {column!r}; it has {', '.join(sorted(batch[mb]))}")
             array = batch[mb][column]
@@ -159,5 +160,7 @@ class GraphRunner(RankGraph):
                     f"micro-batch {mb}: column {column!r} has the shape {array.shape}, the graph was made for "
                     f"{spec.shape}; pad all micro-batches to the declared maximum"
                 )
+            if isinstance(unit, Piece):
+                array = cut_column(array, unit.index, self.plan.placement.split)
             arguments.append(Tensor(array, getattr(ms, spec.dtype)))
         return arguments

@@ -7,7 +7,8 @@ messages of a rank are in the plan's order, and the plan's order passes under re
 
 Names in the source, of stage 4 and micro-batch 2: `a4_2_0` an input that its gate holds back, `r4_2_0` the same for a
 recompute, `h4_2` output, `d4_2` gradient of the output, `u4_2` gradient of the input ("upstream"), `w4_2` weight
-gradients, `acc4` their sum; `mt` is what the next message waits for.
+gradients, `acc4` their sum; `mt` is what the next message waits for. Of piece 0 of micro-batch 2: `h0_2p0`; pieces
+are joined in `j4_2_0`, and their gradient `u4_2` is cut into `u4_2p0`, ...
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from hyperparallel.algebra.placement import Placement
-from hyperparallel.algebra.program import RECEIVES, SENDS, Action, B, F, I, Program, W
-from hyperparallel.cells.graph_source import Source, StageFacts, Wire
+from hyperparallel.algebra.program import RECEIVES, SENDS, Action, B, F, I, Program, Unit, W, micro_batch
+from hyperparallel.algebra.progress import counterpart
+from hyperparallel.cells.graph_source import Source, StageFacts, Wire, identifier
 
 
 def write_source(
@@ -75,9 +77,9 @@ def write_source(
     return writer.source
 
 
-def variable(column: str, mb: int) -> str:
-    """Name the argument that brings a column of a micro-batch."""
-    return f"{column}_{mb}"
+def variable(column: str, unit: Unit) -> str:
+    """Name the argument that brings a column of a micro-batch, or of a piece of it."""
+    return f"{column}_{identifier(unit)}"
 
 
 class _Writer:
@@ -130,9 +132,9 @@ class _Writer:
     def _gate(self, action: Action, value: str, token: str) -> str:
         if not self.source.gates or self.source.gates[-1] != action:
             self.source.gates.append(action)
-        return f"self.gate_{action}({value}, {token})"
+        return f"self.gate_{identifier(action)}({value}, {token})"
 
-    def _argument(self, column: str, mb: int) -> str:
+    def _argument(self, column: str, mb: Unit) -> str:
         name = variable(column, mb)
         if (column, mb) not in self.source.inputs:
             self.source.inputs.append((column, mb))
@@ -140,10 +142,12 @@ class _Writer:
         return name
 
     def _forward(self, action: Action) -> None:
-        stage, _, mb = action
-        left, right = self.placement.neighbours[stage, mb]
-        columns = [self._argument(column, mb) for column in self.stages[stage].columns]
-        values = [*(self._carry("h", left, mb) if left is not None else ()), *columns]
+        stage, _, unit = action
+        mb = identifier(unit)
+        before, after = self.placement.neighbours[stage, unit]
+        columns = [self._argument(column, unit) for column in self.stages[stage].columns]
+        carry = [self._carry("h", *node) for node in before]
+        values = [*(self._joined(action, carry) if len(carry) > 1 else carry[0] if carry else ()), *columns]
         names = self._gated(action, values, "a")
         self._line(f"h{stage}_{mb} = self.stage_{stage}({', '.join(names)})")
         self.ct = f"h{stage}_{mb}"
@@ -152,32 +156,44 @@ class _Writer:
             # states and makes forwards of *other* stages run twice. This second call is merged with the first.
             self._line(f"again{stage} = self.stage_{stage}({', '.join(names)})")
             self.ct = f"(h{stage}_{mb}, again{stage})"
-        if right is None:
+        if after is None:
             first = self.source.packed != "packed"
             self._line(f"packed = h{stage}_{mb}" if first else f"packed = packed + h{stage}_{mb}")
             self.source.packed = "packed"
 
+    def _joined(self, action: Action, carries: Sequence[Sequence[str]]) -> list[str]:
+        """Put the carries of all pieces one after the other, tensor by tensor."""
+        names = []
+        for index, tensors in enumerate(zip(*carries, strict=True)):
+            names.append(f"j{action.stage}_{action.mb}_{index}")
+            self._line(f"{names[-1]} = self.join({_tuple(tensors)})")
+        return names
+
+    def _held(self, stage: int, unit: Unit) -> int:
+        """Count the inputs of a stage that are held back: the tensors of its carry, or the first column."""
+        before = self.placement.neighbours[stage, unit][0]
+        return self.carries[before[0][0]] if before else 1
+
     def _gated(self, action: Action, values: Sequence[str], prefix: str) -> list[str]:
         """Hold back the inputs of a stage: its carry, or the first column of the first stage."""
-        stage, _, mb = action
-        left = self.placement.neighbours[stage, mb][0]
-        held = self.carries[left] if left is not None else 1
+        stage, _, unit = action
         names = list(values)
-        for index in range(held):
-            names[index] = f"{prefix}{stage}_{mb}_{index}"
+        for index in range(self._held(stage, unit)):
+            names[index] = f"{prefix}{stage}_{identifier(unit)}_{index}"
             self._line(f"{names[index]} = {self._gate(action, values[index], self.compute_token())}")
         return names
 
     def _backward(self, action: Action) -> None:
-        stage, kind, mb = action
+        stage, kind, unit = action
+        mb = identifier(unit)
         facts, gates = self.stages[stage], self.placement.gates[stage]
-        left, right = self.placement.neighbours[stage, mb]
-        columns = [variable(column, mb) for column in facts.columns]
-        held = self.carries[left] if left is not None else 1
-        names = [f"a{stage}_{mb}_{index}" for index in range(held)] + columns[0 if left is not None else 1 :]
+        before, after = self.placement.neighbours[stage, unit]
+        columns = [variable(column, unit) for column in facts.columns]
+        held = self._held(stage, unit)
+        names = [f"a{stage}_{mb}_{index}" for index in range(held)] + columns[0 if before else 1 :]
         if facts.recompute:
             names = self._gated(action, names, "r")
-        gradients = [self.loss_gradient] if right is None else self._carry("u", right, mb)
+        gradients = [self.loss_gradient] if after is None else self._carry("u", after[0], unit)
         held_back = [self._gate(action, gradient, self.compute_token()) for gradient in gradients]
         self._line(f"d{stage}_{mb} = {_tuple(held_back)}")
         if not facts.has_weights and not gates.sends_gradient:
@@ -194,6 +210,8 @@ class _Writer:
             if facts.has_weights:
                 self._line(f"w{stage}_{mb} = g{stage}_{mb}[1]")
             tokens.append(f"u{stage}_{mb}")
+            if len(before) > 1:
+                self._cut(stage, [piece for _, piece in before], f"u{stage}_{mb}", held)
         if facts.has_weights and kind == B:
             self._accumulate(stage, f"w{stage}_{mb}")
             tokens.append(self.ct)
@@ -201,11 +219,20 @@ class _Writer:
             tokens.append(f"w{stage}_{mb}")
         self.ct = _tuple(tokens)
 
+    def _cut(self, stage: int, pieces: Sequence[Unit], gradient: str, width: int) -> None:
+        """Give every piece its rows of a gradient."""
+        whole = [gradient] if width == 1 else [f"{gradient}[{index}]" for index in range(width)]
+        for index, tensor in enumerate(whole):
+            self._line(f"c{stage}_{index} = self.cut({tensor})")
+        for place, piece in enumerate(pieces):
+            rows = [f"c{stage}_{index}[{place}]" for index in range(width)]
+            self._line(f"u{stage}_{identifier(piece)} = {_tuple(rows)}")
+
     def _weight_gradient(self, action: Action) -> None:
         """Add up what I has computed; held back tensor by tensor, as a gate around a tuple would be dropped."""
         gradients = f"w{action.stage}_{action.mb}"
         self._line(f"mark = self.depend({gradients}[0], {self.compute_token()})")
-        self._line(f"{gradients} = self.hold(self.gate_{action}, mark, {gradients})")
+        self._line(f"{gradients} = self.hold(self.gate_{identifier(action)}, mark, {gradients})")
         self.source.gates.append(action)
         self._accumulate(action.stage, gradients)
 
@@ -226,39 +253,39 @@ class _Writer:
             self.source.summed.append(stage)
         self.ct = f"acc{stage}"
 
-    def _carry(self, letter: str, producer: int, mb: int) -> list[str]:
+    def _carry(self, letter: str, producer: int, unit: Unit) -> list[str]:
         """Name the tensors that a stage produced, here or elsewhere: `h` outputs, `u` input gradients."""
-        count = self._width(letter, producer, mb)
-        name = f"{letter}{producer}_{mb}"
+        count = self._width(letter, producer, unit)
+        name = f"{letter}{producer}_{identifier(unit)}"
         return [name] if count == 1 else [f"{name}[{index}]" for index in range(count)]
 
-    def _width(self, letter: str, producer: int, mb: int) -> int:
+    def _width(self, letter: str, producer: int, unit: Unit) -> int:
         """Count the tensors: the gradient of a stage's input has as many as the stage before it hands on."""
         if letter == "h":
             return self.carries[producer]
-        left = self.placement.neighbours[producer, mb][0]
-        assert left is not None, f"stage {producer} has no stage before it"
-        return self.carries[left]
+        before = self.placement.neighbours[producer, micro_batch(unit)][0]
+        assert before, f"stage {producer} has no stage before it"
+        return self.carries[before[0][0]]
 
     def _send(self, action: Action) -> None:
         letter = "h" if action.kind == "SEND_F" else "u"
         for index, name in enumerate(self._carry(letter, action.stage, action.mb)):
             self.source.wires.append(Wire(action, index))
-            self._line(f"mt = self.wire_{action}_{index}({self._gate(action, name, self.tokens())})")
+            self._line(f"mt = self.wire_{identifier(action)}_{index}({self._gate(action, name, self.tokens())})")
             self.mt = "mt"
 
     def _receive(self, action: Action) -> None:
-        left, right = self.placement.neighbours[action.stage, action.mb]
-        letter, producer = ("h", left) if action.kind == "RECV_F" else ("u", right)
-        names = []
+        letter, producer = "h" if action.kind == "RECV_F" else "u", counterpart(action, self.placement).stage
+        names, mb = [], identifier(action.mb)
         for index in range(self._width(letter, producer, action.mb)):
             self.source.wires.append(Wire(action, index))
-            names.append(f"{letter}{producer}_{action.mb}_{index}")
-            gate = self._gate(action, f"self.blank_{action}_{index}", self.tokens())
-            self._line(f"{names[-1]} = self.wire_{action}_{index}({gate})")
+            names.append(f"{letter}{producer}_{mb}_{index}")
+            wire = identifier(action)
+            gate = self._gate(action, f"self.blank_{wire}_{index}", self.tokens())
+            self._line(f"{names[-1]} = self.wire_{wire}_{index}({gate})")
             self._line(f"mt = {names[-1]}")
             self.mt = "mt"
-        self._line(f"{letter}{producer}_{action.mb} = {_tuple(names)}")
+        self._line(f"{letter}{producer}_{mb} = {_tuple(names)}")
 
 
 def _tuple(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from hyperparallel.cells.gradients import share
 from hyperparallel.cells.graph_cell import StepCell
 from hyperparallel.cells.graph_finish import Finish, Summand, write_finish, write_losses
 from hyperparallel.cells.graph_program import write_source
-from hyperparallel.cells.graph_source import Frame, Source, StageFacts
+from hyperparallel.cells.graph_source import Frame, Source, StageFacts, identifier
 from hyperparallel.cells.graph_wire import Here, Wires, end_of, make_wire
 from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.own_slabs import build_slabs
@@ -27,6 +27,7 @@ from hyperparallel.cells.shapes import Columns, carries
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.source_file import import_source
 from hyperparallel.cells.transport import Transport
+from hyperparallel.errors import ModelError
 
 
 class RankGraph:
@@ -82,6 +83,7 @@ class RankGraph:
         # What a stage hands on is what its last layer does.
         self._carries = [by_layer[last - 1] for _, last in plan.placement.slabs]
         self.slabs = self._build_slabs(seed, dtype)
+        self._check_pieces()
         self.shared = share(plan, self.layers, self.slabs, topology, transport.rank)
 
     def build(
@@ -115,14 +117,28 @@ class RankGraph:
 
     def _build_slabs(self, seed: int, dtype: str) -> dict[int, Slab]:
         """Build this rank's slabs, uncompiled, each told the width of its carry and what it computes in."""
-        paths, shards = self.plan.placement.paths, self.topology.tensor_parallel
+        neighbours, shards = self.plan.placement.neighbours, self.topology.tensor_parallel
         slabs = build_slabs(self.plan, self.layers, self.rank, seed=seed, jit=False, tensor_parallel=shards)
         for stage, slab in slabs.items():
-            left = next((path[path.index(stage) - 1] for path in paths if stage in path[1:]), None)
-            slab.chain.carried = 0 if left is None else len(self._carries[left])
+            before = next((nodes for (one, _), (nodes, _) in neighbours.items() if one == stage), ())
+            slab.chain.carried = len(self._carries[before[0][0]]) if before else 0
             if dtype != "float32":
                 slab.compute_in(dtype)
         return slabs
+
+    def _check_pieces(self) -> None:
+        """Refuse images that do not go into pieces of one shape, which a graph needs."""
+        split, encoder = self.plan.placement.split, self.slabs.get(self.rank)
+        if split == 1 or encoder is None:
+            return
+        firsts = {name: self.columns[name].shape[0] for name in encoder.columns}
+        firsts |= {f"carry {index}": spec.shape[0] for index, spec in enumerate(self._carries[self.rank])}
+        for name, rows in firsts.items():
+            if rows % split:
+                raise ModelError(
+                    f"{self.plan.schedule} encodes in {split} pieces; a graph needs equal ones, but {name} of the "
+                    f"encoder has {rows} rows in its first axis: make that a multiple of {split} (run.max_images)"
+                )
 
     def _write(self, program: Sequence[Action], update: nn.Cell | None) -> tuple[Source, Finish]:
         """Generate the source of a program, and what ends it."""
@@ -160,7 +176,9 @@ class RankGraph:
         """Make what the source names."""
         parts: dict[str, object] = {}
         for action in source.gates:
-            parts[f"gate_{action}"] = _gate(action)
+            parts[f"gate_{identifier(action)}"] = _gate(action)
+        if self.plan.placement.split > 1:
+            parts |= {"join": ops.Concat(0), "cut": ops.Split(0, self.plan.placement.split)}
         for stage, slab in self.slabs.items():
             parts[f"stage_{stage}"] = slab.chain
             if slab.trains and source.summed:

@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hyperparallel.algebra.program import Action
+from hyperparallel.algebra.program import Action, Unit
+
+
+def identifier(named: Unit | Action) -> str:
+    """Write a unit or an action so that it can be part of a name in Python.
+
+    Example:
+        >>> from hyperparallel.algebra.program import Piece
+        >>> identifier(Action(2, "F", Piece(5, 0)))
+        '2F5p0'
+    """
+    return str(named).replace(".", "p")
 
 
 class StageFacts(NamedTuple):
@@ -44,7 +55,7 @@ class Frame:
     """
 
     arguments: tuple[str, ...]
-    before: Callable[[Sequence[tuple[str, int]]], list[str]]
+    before: Callable[[Sequence[tuple[str, Unit]]], list[str]]
     result: str
     parts: Mapping[str, object]
 
@@ -55,7 +66,7 @@ class Source:
 
     Args:
         arguments: names of the step's inputs: the rates, a scale if there is one, then a column of a micro-batch each.
-        inputs: (column, micro-batch) of the last of them.
+        inputs: (column, micro-batch or piece) of the last of them.
         gates: one per action, in order: the names of the Depend operators that carry the action.
         wires: the tensors that are sent and received.
         lines: body of `construct`.
@@ -66,7 +77,7 @@ class Source:
     """
 
     arguments: list[str] = field(default_factory=lambda: ["rates"])
-    inputs: list[tuple[str, int]] = field(default_factory=list)
+    inputs: list[tuple[str, Unit]] = field(default_factory=list)
     gates: list[Action] = field(default_factory=list)
     wires: list[Wire] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)

@@ -10,10 +10,10 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from hyperparallel.algebra.placement import Placement
-from hyperparallel.algebra.program import SENDS, Action
+from hyperparallel.algebra.program import SENDS, Action, Piece, micro_batch
 from hyperparallel.algebra.progress import counterpart
 from hyperparallel.algebra.topology import Topology
-from hyperparallel.cells.graph_source import Wire
+from hyperparallel.cells.graph_source import Wire, identifier
 from hyperparallel.cells.shapes import TensorSpec
 
 Wires = Literal["native", "pair_sum"]
@@ -102,12 +102,13 @@ def end_of(
     # A gradient looks like what the stage before its sender handed on.
     producer = send.stage if send.kind == "SEND_F" else receive.stage
     peer = (receive if action is send else send).stage
+    spec = carries[producer][index]
     return End(
         sends=action.kind in SENDS,
-        tag=_tag(send, index, placement.micro_batches, max(map(len, carries))),
+        tag=_tag(send, index, placement, max(map(len, carries))),
         worker=here.worker,
         peer=topology.worker(placement.rank_of(peer), here.replica, here.shard),
-        spec=carries[producer][index],
+        spec=_piece(spec, placement.split) if isinstance(send.mb, Piece) else spec,
     )
 
 
@@ -115,7 +116,7 @@ def make_wire(
     wire: Wire, end: End, wires: Wires, group_of: Callable[[Sequence[int]], str]
 ) -> dict[str, nn.Cell | ops.Primitive | Tensor]:
     """Make one end of a message under the name that the source has for it, and what a receive takes as its input."""
-    name = f"{wire.action}_{wire.index}"
+    name = f"{identifier(wire.action)}_{wire.index}"
     parts = {f"wire_{name}": (native if wires == "native" else PairSum)(end, group_of)}
     if not end.sends:
         shape = (1,) if wires == "native" else end.spec.shape
@@ -123,7 +124,13 @@ def make_wire(
     return parts
 
 
-def _tag(send: Action, index: int, micro_batches: int, width: int) -> int:
+def _tag(send: Action, index: int, placement: Placement, width: int) -> int:
     """Number the messages of a step; both ends come to the same number."""
-    direction = 0 if send.kind == "SEND_F" else 1
-    return ((send.stage * 2 + direction) * micro_batches + send.mb) * width + index
+    stage, kind, unit = send
+    number = micro_batch(unit) * placement.split + (unit.index if isinstance(unit, Piece) else 0)
+    direction = 0 if kind == "SEND_F" else 1
+    return ((stage * 2 + direction) * placement.micro_batches * placement.split + number) * width + index
+
+
+def _piece(spec: TensorSpec, pieces: int) -> TensorSpec:
+    return spec._replace(shape=(spec.shape[0] // pieces, *spec.shape[1:]))

@@ -19,6 +19,7 @@ from mindspore.dataset import config as dataset_config
 
 from hyperparallel.algebra import LayerSpec, ModelSpec
 from hyperparallel.cells.tensor_parallel import Shard
+from hyperparallel.cost.roofline import Traffic
 from hyperparallel.errors import ModelError
 
 _random = importlib.import_module("mindspore.common.seed")  # an import statement would find the function `seed`
@@ -45,6 +46,8 @@ class Layer:
         metrics: last layer only: names of the sums it returns after loss and weight.
         work: forward FLOPs of one micro-batch as a function of its sizes, `{"images": n, "samples": n,
             "tokens": padded text tokens}`; used for predicted costs when nothing was measured.
+        traffic: what that forward moves, as a function of the same sizes, for costs from a device file; without, the
+            layer is priced by its FLOPs alone.
         sharded: parameter name inside this Cell -> how it is cut; with tensor parallelism the Cell holds only this
             worker's part of it. All other parameters are whole and equal on every shard.
         partial: names inside this Cell of whole parameters that lie between `Enter` and `Leave`, such as a norm of
@@ -69,6 +72,7 @@ class Layer:
     partial: tuple[str, ...] = ()
     carry: Callable[[Mapping[str, tuple[int, ...]]], Sequence[tuple]] | None = None
     parameters: Mapping[str, str] | None = None
+    traffic: Callable[[Mapping[str, float]], Traffic] | None = None
 
     def global_name(self, local: str) -> str:
         """Return the global name of a parameter of its Cell."""

@@ -8,7 +8,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from hyperparallel.algebra.program import Piece, Unit
 from hyperparallel.cells.layer import Layer, build_layer, layer_of
+from hyperparallel.cells.pieces import cut_column
 from hyperparallel.errors import DataError, ModelError
 
 Carry = Tensor | tuple[Tensor, ...]
@@ -163,8 +165,14 @@ class Slab:
         self.chain.dtype = getattr(ms, dtype)
         self.chain.to_float(self.chain.dtype)
 
-    def inputs(self, carry: Carry | None, micro_batch: Mapping[str, np.ndarray], mb: int) -> tuple:
+    def inputs(self, carry: Carry | None, micro_batch: Mapping[str, np.ndarray], mb: Unit, pieces: int = 1) -> tuple:
         """Collect the arguments of a forward: the carry, then the columns as Tensors.
+
+        Args:
+            carry: what the stage before handed on.
+            micro_batch: its columns.
+            mb: the micro-batch, or the piece of it, that is to run.
+            pieces: number of pieces of a micro-batch.
 
         Raises:
             DataError: the micro-batch lacks a column that a layer here reads.
@@ -175,7 +183,10 @@ class Slab:
                     f"micro-batch {mb} has no column {column!r}, which {self.names[0]} .. {self.names[-1]} read; "
                     f"it has {', '.join(sorted(micro_batch)) or 'none'}"
                 )
-        columns = tuple(Tensor(micro_batch[column]) for column in self.columns)
+        arrays = [micro_batch[column] for column in self.columns]
+        if isinstance(mb, Piece):
+            arrays = [cut_column(array, mb.index, pieces) for array in arrays]
+        columns = tuple(map(Tensor, arrays))
         if not self.has_carry:
             return columns
         # Each tensor of a carry is an argument of its own: a tuple would be a constant to the compiler.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hyperparallel.algebra.program import F, Program
+from hyperparallel.algebra.program import F, Program, micro_batch
 from hyperparallel.errors import DataError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def read_by(slabs: Mapping[int, Slab], program: Program) -> dict[int, tuple[tupl
     """List what a worker reads: stage -> (its micro-batches, its columns)."""
     needs = {}
     for stage, slab in slabs.items():
-        own = tuple(action.mb for action in program if action.stage == stage and action.kind == F)
+        own = {micro_batch(action.mb) for action in program if action.stage == stage and action.kind == F}
         if slab.columns:
             needs[stage] = (tuple(sorted(own)), slab.columns)
     return needs

@@ -6,7 +6,7 @@ Compile time does not depend on M, and shapes may differ per micro-batch and per
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from mindspore import Tensor
@@ -17,6 +17,7 @@ from hyperparallel.cells.gradients import Gradients, share
 from hyperparallel.cells.layer import Layer, check_layers
 from hyperparallel.cells.optimizer import AdamW, Optimizer
 from hyperparallel.cells.own_slabs import build_slabs, parameters_of
+from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.walk import Record, Walk
@@ -36,6 +37,7 @@ class Runner:
         optimizer: settings of AdamW.
         seed: seed of the initial weights; equal on every rank.
         jit: compile stages; False runs op by op (slow, for debugging).
+        slabs: this worker's slabs by stage, ready to run, in the place of ones built from the layers.
 
     Raises:
         PlanError: the plan must not run.
@@ -78,6 +80,7 @@ class Runner:
         optimizer: AdamW | None = None,
         seed: int = 0,
         jit: bool = True,
+        slabs: Mapping[int, Slab] | None = None,
     ):
         validate(plan)
         check_layers(layers)
@@ -87,7 +90,9 @@ class Runner:
         self.rank, self.replica, self.shard = self.transport.place(self.topology)
         self.program = plan.programs[self.rank]
         self.settings = optimizer or AdamW()
-        self.slabs = build_slabs(plan, self.layers, self.rank, seed=seed, jit=jit, tensor_parallel=tensor_parallel)
+        if slabs is None:
+            slabs = build_slabs(plan, self.layers, self.rank, seed=seed, jit=jit, tensor_parallel=tensor_parallel)
+        self.slabs = dict(slabs)
         shared = share(plan, self.layers, self.slabs, self.topology, self.transport.rank)
         self.gradients = Gradients(shared, self.transport)
         self.optimizer = Optimizer(

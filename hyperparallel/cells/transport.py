@@ -4,12 +4,14 @@ A message is one byte tensor: header (magic, step, stage, kind, micro-batch, sha
 The receiver checks all of it, so a message that is not the awaited one, or was not filled, names both ends. A channel
 (one sender, one receiver) starts with room for small messages; one that does not fit is announced by its header and
 follows, and both ends widen the channel by the same rule, so after the first step each message is a single one.
+On CPU messages and small sums go over `wires.py` instead, where a waiting rank leaves the core to the others.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,16 +21,20 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from hyperparallel.algebra import Action
-from hyperparallel.algebra.program import SEND_B, SEND_F
+from hyperparallel.algebra.program import SEND_B, SEND_F, Piece, micro_batch
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.tensor_parallel import WHOLE, TensorParallel
+from hyperparallel.cells.wires import Wires
 from hyperparallel.errors import ConfigError, TransportError
 
-_HEAD = struct.Struct("<8sIIIIIQ")  # magic, step, stage, kind, micro-batch, number of arrays, payload bytes
+# magic, step, stage, kind, micro-batch, its piece from 1 (0: whole), number of arrays, payload bytes
+_HEAD = struct.Struct("<8sIIIIIIQ")
 _ARRAY = struct.Struct("<8sI8Q")  # dtype, number of dimensions, dimensions
 _MAGIC, _FOLLOWS, _END = b"HYPERPAR", b"FOLLOWS!", b"THE END."
 _KINDS = (SEND_F, SEND_B)
 _ROOM = 4096  # bytes a channel starts with
+_SMALL = 1 << 16  # bytes of a sum that goes over the wires
+_NAP, _PATIENCE = 3e-4, 60.0  # seconds between two looks at a sum, and until MindSpore's own wait takes over
 
 
 class Tag(NamedTuple):
@@ -49,6 +55,7 @@ class Transport:
     def __init__(self, rank: int = 0, size: int = 1):
         self.rank, self.size = rank, size
         self._room: dict[tuple[int, int], int] = defaultdict(lambda: _ROOM)
+        self._wires: Wires | None = None  # on CPU; elsewhere MindSpore carries the messages
         self._in_flight: list[tuple[object, Tensor]] = []
         self._groups: dict[tuple[int, ...], str] = {}
         self._reduces: dict[str, ops.AllReduce] = {}
@@ -72,7 +79,10 @@ class Transport:
         rank, size = communication.get_rank(), communication.get_group_size()
         # Send and receive look this name up; on CPU nobody else creates it (design, section 6).
         CollectiveManager.get_instance().create_group("hccl_world_group", list(range(size)))
-        return cls(rank, size)
+        transport = cls(rank, size)
+        if size > 1 and ms.get_context("device_target") == "CPU":
+            transport._wires = Wires(rank, size, lambda table: transport.sum(table, range(size)))
+        return transport
 
     @classmethod
     def simulate(cls) -> Transport:
@@ -127,6 +137,9 @@ class Transport:
             arrays: at most 8 dimensions each; any numpy type.
         """
         message = _pack(tag, arrays)
+        if self._wires:
+            self._wires.send(peer, message)
+            return
         channel = (self.rank, peer)
         if len(message) > self._room[channel]:
             announcement = _HEAD.pack(_FOLLOWS, tag.step, *_describe(tag), len(arrays), len(message))
@@ -147,6 +160,8 @@ class Transport:
         Returns:
             The arrays as sent.
         """
+        if self._wires:
+            return self._unpack(peer, tag, self._wires.receive(peer))
         channel = (peer, self.rank)
         data = self._recv(peer, self._room[channel])
         magic, *_, size = _HEAD.unpack_from(data)
@@ -165,7 +180,11 @@ class Transport:
         if len(ranks) == 1:
             assert ranks[0] == self.rank, f"rank {self.rank} is not in {tuple(ranks)}"
             return values
+        if self._wires and values.nbytes <= _SMALL:
+            return self._wires.sum(values, ranks)
         group = self.group(ranks)
+        if ms.get_context("device_target") == "CPU":
+            return _sum_on_host(values, group)
         if group not in self._reduces:
             self._reduces[group] = ops.AllReduce(group=group)
         return self._reduces[group](Tensor(values)).asnumpy()
@@ -215,15 +234,15 @@ class Transport:
         distributed.recv(tensor, peer)
         return tensor.asnumpy().tobytes()
 
-    def _unpack(self, peer: int, tag: Tag, data: bytes) -> list[np.ndarray]:
+    def _unpack(self, peer: int, tag: Tag, data: bytes | bytearray) -> list[np.ndarray]:
         """Check a message against the tag that was awaited and take it apart."""
         ends = f"from rank {peer} to rank {self.rank}, step {tag.step}, {tag.action}"
         if len(data) < _HEAD.size:
             raise TransportError(f"message {ends}: is cut short; {len(data)} bytes hold no header")
-        magic, step, stage, kind, mb, count, size = _HEAD.unpack_from(data)
+        magic, step, stage, kind, mb, piece, count, size = _HEAD.unpack_from(data)
         if magic != _MAGIC or kind >= len(_KINDS):
             raise TransportError(f"message {ends}: was not filled by its sender (starts with {magic!r})")
-        got = Tag(Action(stage, _KINDS[kind], mb), step)
+        got = Tag(Action(stage, _KINDS[kind], Piece(mb, piece - 1) if piece else mb), step)
         if got != tag:
             raise TransportError(
                 f"message {ends}: got {got.action} of step {got.step} instead; both ranks must run one plan"
@@ -242,8 +261,26 @@ class Transport:
         return arrays
 
 
-def _describe(tag: Tag) -> tuple[int, int, int]:
-    return tag.action.stage, _KINDS.index(tag.action.kind), tag.action.mb
+def _sum_on_host(values: np.ndarray, group: str) -> np.ndarray:
+    """Sum without taking the core from a rank that still computes.
+
+    MindSpore sums in a thread of its own, in the memory of the array that a tensor was made from, but `asnumpy` waits
+    for that thread in a busy loop. A 1 from every rank behind the values shows when hardly anything is left to wait for.
+    """
+    from mindspore.mint import distributed
+
+    data = np.append(values, np.float32(1)).astype(np.float32)
+    tensor = Tensor.from_numpy(data)
+    distributed.all_reduce(tensor, group=group, async_op=True)
+    limit = time.perf_counter() + _PATIENCE
+    while data[-1] == 1 and time.perf_counter() < limit:
+        time.sleep(_NAP)
+    return tensor.asnumpy()[:-1].reshape(values.shape)
+
+
+def _describe(tag: Tag) -> tuple[int, int, int, int]:
+    stage, kind, unit = tag.action
+    return stage, _KINDS.index(kind), micro_batch(unit), unit.index + 1 if isinstance(unit, Piece) else 0
 
 
 def _widened(size: int) -> int:

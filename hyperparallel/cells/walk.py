@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from mindspore import Tensor
 
 from hyperparallel.algebra import Action
-from hyperparallel.algebra.program import RECEIVES, SENDS, B, F, I, W, forwards_only
+from hyperparallel.algebra.placement import Node
+from hyperparallel.algebra.program import RECEIVES, SENDS, B, F, I, W, forwards_only, micro_batch
 from hyperparallel.algebra.progress import counterpart
+from hyperparallel.cells.pieces import join, part
 from hyperparallel.cells.slab import Carry
 from hyperparallel.cells.transport import Tag
 
@@ -36,9 +38,10 @@ class Walk:
         self.runner, self.batch, self.train = runner, batch, train
         self.placement = runner.plan.placement
         self.program = runner.program if train else forwards_only(runner.program)
-        self.inputs: dict[tuple[int, int], tuple] = {}
-        self.carries: dict[Action, Carry] = {}  # keyed by the F or B that produced them
-        self.postponed: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # weight gradients between I and W
+        self.inputs: dict[Node, tuple] = {}
+        self.carries: dict[Action, Carry] = {}  # keyed by the F or B that produced them; a B's by piece, if joined
+        self.rows: dict[Node, list[int]] = {}  # where pieces were joined: how many rows each has
+        self.postponed: dict[Node, tuple[Tensor, ...]] = {}  # weight gradients between I and W
         self.losses: dict[int, Tensor] = {}  # packed (loss, weight, *metrics)
         self.awaited: dict[int, deque[Action]] = defaultdict(deque)  # by peer, receives in channel order
         self.records: list[Record] = []
@@ -63,14 +66,17 @@ class Walk:
     def _forward(self, action: Action) -> None:
         stage, _, mb = action
         slab = self.runner.slabs[stage]
-        left, right = self.placement.neighbours[stage, mb]
-        carry = None if left is None else self._take(Action(left, F, mb))
+        before, after = self.placement.neighbours[stage, mb]
+        taken = [self._take(Action(left, F, unit)) for left, unit in before]
         start = time.perf_counter()
-        inputs = slab.inputs(carry, self.batch[mb], mb)
+        if len(taken) > 1:
+            self.rows[stage, mb] = [len(one[0] if isinstance(one, tuple) else one) for one in taken]
+            taken = [join(taken)]
+        inputs = slab.inputs(taken[0] if taken else None, self.batch[micro_batch(mb)], mb, self.placement.split)
         output = slab.forward(inputs, self.train)
         if self.train and slab.trains:
             self.inputs[stage, mb] = inputs
-        if right is None:
+        if after is None:
             self.losses[mb] = output
         self.carries[action] = output
         self._record(action, start, output)
@@ -80,9 +86,9 @@ class Walk:
         the backward twice, since MindSpore differentiates for inputs and weights in one pass."""
         stage, kind, mb = action
         slab = self.runner.slabs[stage]
-        right = self.placement.neighbours[stage, mb][1]
+        before, after = self.placement.neighbours[stage, mb]
         output = self.carries.pop(Action(stage, F, mb), None)
-        gradient = slab.loss_gradient(output) if right is None else self._take(Action(right, B, mb))
+        gradient = slab.loss_gradient(output) if after is None else self._take(Action(after[0], B, mb))
         start = time.perf_counter()
         upstream, weights = slab.backward(self.inputs.pop((stage, mb)), gradient)
         if kind == I:
@@ -90,7 +96,10 @@ class Walk:
         else:
             self.runner.gradients.add(stage, weights)
         if upstream is not None:
-            self.carries[Action(stage, B, mb)] = upstream
+            rows = self.rows.pop((stage, mb), None)
+            for _, unit in before:
+                piece = upstream if rows is None else part(upstream, rows, unit.index)
+                self.carries[Action(stage, B, unit)] = piece
         self._record(action, start, weights or (() if upstream is None else upstream))
 
     def _weight_gradient(self, action: Action) -> None:

@@ -1,4 +1,7 @@
-"""`hyperparallel bench`: measure the configured schedule against both inline forms, beside the prediction."""
+"""`hyperparallel bench`: measure the configured schedule against both inline forms, beside the prediction.
+
+With `--emulate` schedule lines on emulated devices instead: `emulate.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import json
 import os
 from typing import Any
 
+from hyperparallel.commands import emulate
+from hyperparallel.commands.arguments import UsageError
 from hyperparallel.errors import ConfigError
 from hyperparallel.training.config import Config, load_config
 from hyperparallel.training.job import new_run_folder, run_folder, run_job, say
@@ -17,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare schedules on this machine: as a rank where `msrun` started this process, else start the ranks.
 
     Args:
-        args: `config`, path of the YAML file, and `overrides`.
+        args: `config`, path of the YAML file, and `overrides`; or `emulate` with its options.
 
     Raises:
         HyperParallelError: a mistake in the configuration, or a rank that failed.
@@ -25,6 +30,12 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0.
     """
+    if args.emulate:
+        if args.config is not None:
+            raise UsageError(f"bench takes a CONFIG.yaml or --emulate, but got {args.config!r} together with --emulate")
+        return emulate.run(args)
+    if options := emulate.given(args):
+        raise UsageError(f"{', '.join(options)} of bench needs --emulate; for example\n  {emulate.EXAMPLE}")
     config = load_config(args.config, args.overrides)
     if config.parallel.data_parallel > 1:
         raise ConfigError("bench compares pipelines of one replica; set parallel.data_parallel to 1")

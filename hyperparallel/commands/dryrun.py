@@ -10,11 +10,12 @@ from pathlib import Path
 
 from hyperparallel.algebra import Plan
 from hyperparallel.commands import dryrun_options
-from hyperparallel.training.build import build_layers, build_plan, column_specs
+from hyperparallel.training.build import build_layers, column_specs
 from hyperparallel.training.config import Config, load_config
 from hyperparallel.training.dryrun import DryRun, dry_run
 from hyperparallel.training.job import say
 from hyperparallel.training.memory_profile import predict, profile_of
+from hyperparallel.training.planning import hand_over, plan_job
 from hyperparallel.training.runners import check_runner, recomputed
 
 
@@ -36,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     if config.run.mode == "stepwise":  # which is compiled piece by piece on the device itself
         overrides.append("run.mode=graph")
         config = load_config(args.config, overrides)
-    plan = build_plan(config, build_layers(config))
+    planned = plan_job(config, build_layers(config))
+    plan = planned.plan
     check_runner(config, plan, device="Ascend")
     topology = config.parallel.topology
     say(
@@ -44,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         f"workers, M = {plan.micro_batches}; run.mode {config.run.mode}, compiled for Ascend, level {args.level}"
     )
     with tempfile.TemporaryDirectory(prefix="hyperparallel-dryrun-") as scratch:
+        overrides += hand_over(planned, Path(scratch))
         result = dry_run(
             [sys.executable, "-m", "hyperparallel.training.dryrun_rank", str(args.level), args.config, *overrides],
             plan.programs,

@@ -5,31 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from hyperparallel.algebra import Plan, derive, parse, to_text, validate
-from hyperparallel.algebra.expression import did_you_mean
-from hyperparallel.commands.arguments import (
-    MAX_TIME,
-    UsageError,
-    check_size,
-    duration,
-    option_name,
-    require,
-    whole_number,
-)
-from hyperparallel.cost import (
-    Costs,
-    PartCost,
-    Timeline,
-    costs_from_parts,
-    lower_bound,
-    model_from_costs,
-    parse_part_costs,
-    simulate,
-)
+from hyperparallel.algebra import to_text
+from hyperparallel.commands.arguments import UsageError, duration, whole_number
+from hyperparallel.commands.plan_cases import EXAMPLE, Case, from_config, from_line
+from hyperparallel.cost import lower_bound
+from hyperparallel.planner import ENGINES, Planned
+from hyperparallel.planner.plan_file import to_plan_file
 from hyperparallel.views import report
 from hyperparallel.views.figure import check_suffix, render
 from hyperparallel.views.files import write_files
@@ -38,10 +21,6 @@ from hyperparallel.views.perfetto import to_bytes, trace
 from hyperparallel.views.placement import LayerSize, placement_data, placement_table
 
 SUMMARY = "show what a schedule does: timeline, step time, bubbles, memory"
-EXAMPLE = (
-    'hyperparallel plan --schedule "transpose(vision) >> 1f1b(llm)" --ranks 4 --micro-batches 8 '
-    "--cost vision=12/0,llm=4/8"
-)
 EPILOG = f"""\
 Quote the schedule line: a shell would take >> for a redirection. Times are in any one unit.
 
@@ -51,24 +30,16 @@ examples:
     {EXAMPLE}
   for scripts:
     hyperparallel plan --schedule "<transpose, 1f1b>" --ranks 4 --micro-batches 8 --cost vision=12/24,llm=4/8 --json
+  encodes in the bubbles, wherever they fit, the images of a micro-batch in 4 pieces (needs OR-Tools for proofs:
+  pip install 'hyperparallel[plan]'):
+    hyperparallel plan --schedule "transpose(vision, owner=balanced, place=fill, split=4) >> 1f1b(llm)" --ranks 4 \\
+      --micro-batches 8 --cost vision=12/0,llm=4/8
   two schedules under one time axis (needs matplotlib: pip install 'hyperparallel[figure]'):
     hyperparallel plan --schedule "1f1b(vision+llm)" --ranks 4 --micro-batches 8 --cost vision=12/0,llm=4/8 \\
       --compare "transpose(vision) >> 1f1b(llm)" --figure compare.svg
   what a training configuration would run, with a value of it changed, and where its parameters are:
     hyperparallel plan CONFIG.yaml section.key=value --placement
 """
-
-_LINE_ONLY = ("schedule", "ranks", "micro_batches", "cost", "layers")
-_MAX_LAYERS = 10_000
-
-
-class Case(NamedTuple):
-    """A schedule line with all that follows from it."""
-
-    plan: Plan
-    costs: Costs
-    timeline: Timeline
-    unit: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "A line without names takes the parts in this order",
     )
     parser.add_argument("--layers", metavar="PART=N,...", help="layer counts by part, as in vision=4,llm=18")
+    parser.add_argument("--time-limit", type=duration, metavar="S", help="seconds for the planner (default 10)")
+    parser.add_argument(
+        "--work-limit",
+        type=duration,
+        metavar="W",
+        help="bound the planner by work, about seconds, instead of the clock: the same input then gives the same plan",
+    )
+    parser.add_argument("--engine", choices=ENGINES, help="of the planner (default auto); list takes milliseconds")
+    parser.add_argument("--memory-limit", metavar="LIMIT", help="for every rank, such as '6 encodes' held at a time")
+    parser.add_argument("--out", metavar="FILE", help="write what the planner decided: FILE.json, for planner.file")
     parser.add_argument("--message", type=duration, metavar="ALPHA", help="time of one message (default 0)")
     parser.add_argument(
         "--compare",
@@ -121,18 +102,18 @@ def run(args: argparse.Namespace) -> int:
         check_suffix(args.figure)
     if args.placement and args.config is None:
         raise UsageError("--placement counts the parameters of a model, which only a CONFIG.yaml gives; name one")
-    derive_line = _from_config(args) if args.config is not None else _from_line(args)
-    cases = [_case(*derive_line(line)) for line in (None, *args.compare)]
+    derive_line = from_config(args) if args.config is not None else from_line(args)
+    cases = [derive_line(line) for line in (None, *args.compare)]
     sizes = _sizes(args) if args.placement else []
     # Files first: when one cannot be written, nothing else has happened.
     _write(args, cases)
-    plan, costs, timeline, unit = cases[0]
+    plan, costs, timeline, unit, certificate = cases[0]
     if args.json:
         compared = {"compare": [_brief(case) for case in cases[1:]]} if args.compare else {}
         placed = {"placement": placement_data(plan, sizes)} if args.placement else {}
-        print(json.dumps({**as_json(plan, costs, timeline), **compared, **placed}))
+        print(json.dumps({**as_json(cases[0]), **compared, **placed}))
         return 0
-    print(report(plan, costs, timeline, unit))
+    print(report(plan, costs, timeline, unit, planned=certificate))
     if args.compare:
         print("\n" + "\n".join(_table(cases)))
     if args.placement:
@@ -142,13 +123,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _case(plan: Plan, costs: Costs, unit: str) -> Case:
-    validate(plan)
-    return Case(plan, costs, simulate(plan, costs), unit)
-
-
 def _write(args: argparse.Namespace, cases: list[Case]) -> None:
-    """Write figure and trace, both or none."""
+    """Write figure, trace and plan, all or none."""
     files: dict[str, bytes] = {}
     if args.figure is not None:
         entries = [(str(case.plan.schedule), case.plan, case.costs, case.timeline) for case in cases]
@@ -156,8 +132,17 @@ def _write(args: argparse.Namespace, cases: list[Case]) -> None:
     if args.trace is not None:
         if args.trace in files:
             raise UsageError(f"--figure and --trace name the same file {args.trace!r}; give two")
-        plan, costs, timeline, unit = cases[0]
+        plan, costs, timeline, unit, _ = cases[0]
         files[args.trace] = to_bytes(trace(plan, costs, timeline, unit or "ms"))
+    if args.out is not None:
+        if args.out in files:
+            raise UsageError(f"--out and another option name the same file {args.out!r}; give two")
+        if cases[0].certificate is None:
+            raise UsageError(
+                f"--out writes what the planner decided, but {cases[0].plan.schedule} leaves nothing to it; write "
+                "owner=balanced or place=fill, or leave --out away"
+            )
+        files[args.out] = to_plan_file(Planned(cases[0].plan, cases[0].certificate)).encode()
     write_files(files)
 
 
@@ -166,7 +151,7 @@ def _table(cases: list[Case]) -> list[str]:
     first = cases[0].timeline.step_time
     heads = ("step time", "change", "bubble %", f"schedule{f'   (times in {cases[0].unit})' if cases[0].unit else ''}")
     rows = [heads]
-    for index, (plan, _, timeline, _) in enumerate(cases):
+    for index, (plan, _, timeline, _, _) in enumerate(cases):
         change = f"{100 * (timeline.step_time - first) / first:+.1f} %" if index and first else "-"
         total = plan.ranks * timeline.step_time
         share = f"{100 * sum(timeline.bubble) / total:.1f}" if total else "0.0"
@@ -184,8 +169,9 @@ def _brief(case: Case) -> dict[str, Any]:
     }
 
 
-def as_json(plan: Plan, costs: Costs, timeline: Timeline) -> dict[str, Any]:
+def as_json(case: Case) -> dict[str, Any]:
     """Return what `--json` prints; the keys are part of the interface."""
+    plan, costs, timeline, _, certificate = case
     return {
         "schedule": str(plan.schedule),
         "ranks": plan.ranks,
@@ -196,31 +182,8 @@ def as_json(plan: Plan, costs: Costs, timeline: Timeline) -> dict[str, Any]:
         "peak_live": list(timeline.peak_live),
         "owner": None if plan.owner is None else list(plan.owner),
         "programs": [[str(action) for action in program] for program in plan.programs],
+        "certificate": None if certificate is None else dataclasses.asdict(certificate),
     }
-
-
-Derive = Callable[[str | None], tuple[Plan, Costs, str]]
-"""From another schedule line, or None for the one that was asked for, to plan, costs and unit."""
-
-
-def _from_config(args: argparse.Namespace) -> Derive:
-    """Derive plans of a training configuration; only this needs the training package."""
-    given = [option_name(name) for name in _LINE_ONLY if getattr(args, name) is not None]
-    if given:
-        quote = "quote the schedule line and put --schedule before it" if re.search("[(>]", args.config) else ""
-        raise UsageError(
-            f"plan takes a CONFIG.yaml or a schedule line with its options, but got {args.config!r} together with "
-            f"{', '.join(given)}; {quote or 'change values of a CONFIG.yaml with section.key=value'}"
-        )
-    from hyperparallel.training.plan_config import plan_from_config
-
-    def derive_line(line: str | None) -> tuple[Plan, Costs, str]:
-        # Quoted, since a schedule line may hold what means something in YAML.
-        more = [] if line is None else [f"schedule={json.dumps(line)}"]
-        plan, costs, unit = plan_from_config(args.config, [*args.overrides, *more])
-        return plan, costs if args.message is None else dataclasses.replace(costs, alpha=args.message), unit
-
-    return derive_line
 
 
 def _sizes(args: argparse.Namespace) -> list[LayerSize]:
@@ -236,47 +199,3 @@ def _sizes(args: argparse.Namespace) -> list[LayerSize]:
     layers = [dataclasses.replace(whole, sharded=cut.sharded) for whole, cut in pairs]
     counts = count_parameters(layers, config.parallel.tensor_parallel)
     return [LayerSize(layer.name, *count) for layer, count in zip(layers, counts, strict=True)]
-
-
-def _from_line(args: argparse.Namespace) -> Derive:
-    """Derive plans of schedule lines and part costs."""
-    needed = {name: getattr(args, name) for name in ("schedule", "ranks", "micro_batches", "cost")}
-    require("plan", EXAMPLE, **needed)
-
-    def derive_line(line: str | None) -> tuple[Plan, Costs, str]:
-        schedule = parse(args.schedule if line is None else line)
-        check_size(args.ranks, args.micro_batches, max(region.count for region in schedule.regions))
-        parts = _part_costs(args.cost)
-        layers = None if args.layers is None else _layers(args.layers, parts)
-        model = model_from_costs(schedule, parts, args.ranks, layers)
-        plan = derive(schedule, model, args.ranks, args.micro_batches)
-        return plan, costs_from_parts(plan, parts, args.message or 0.0), ""
-
-    return derive_line
-
-
-def _part_costs(text: str) -> dict[str, PartCost]:
-    parts = parse_part_costs(text)
-    for part, cost in parts.items():
-        if max(cost) > MAX_TIME:
-            raise UsageError(f"--cost: a time of {part!r} is above {MAX_TIME:g}; use a larger unit of time")
-    return parts
-
-
-def _layers(text: str, parts: dict[str, PartCost]) -> dict[str, int]:
-    """Parse `vision=4,llm=18`."""
-    layers: dict[str, int] = {}
-    for entry in text.split(","):
-        match = re.fullmatch(r"\s*([A-Za-z0-9_.]+)=([0-9]{1,9})\s*", entry, re.ASCII)
-        if match is None or not 1 <= int(match.group(2)) <= _MAX_LAYERS:
-            raise UsageError(
-                f"--layers {text!r}: {entry!r} is not a layer count; expected part=N such as llm=18 with N from 1 to "
-                f"{_MAX_LAYERS}, joined by commas"
-            )
-        part = match.group(1)
-        if part in layers:
-            raise UsageError(f"--layers {text!r}: part {part!r} is given twice")
-        if part not in parts:
-            raise UsageError(f"--layers {text!r}: part {part!r} has no --cost{did_you_mean(part, parts)}")
-        layers[part] = int(match.group(2))
-    return layers

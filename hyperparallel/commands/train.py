@@ -6,10 +6,12 @@ import argparse
 import json
 
 from hyperparallel.cells.transport import Transport
+from hyperparallel.planner import Planned
 from hyperparallel.training.build import build_feed
 from hyperparallel.training.config import Config, load_config
 from hyperparallel.training.job import has_starter, new_run_folder, run_folder, run_job, say
 from hyperparallel.training.launch import is_worker
+from hyperparallel.training.planning import hand_over
 from hyperparallel.training.progress import Progress
 from hyperparallel.training.runners import check
 from hyperparallel.training.trainer import train
@@ -31,10 +33,10 @@ def run(args: argparse.Namespace) -> int:
     if is_worker():
         _work(config)
         return 0
-    check(config)
+    planned = check(config)
     if config.evaluation.samples:
         build_feed(config, "held_out")
-    _start(args, config)
+    _start(args, config, planned)
     return 0
 
 
@@ -50,12 +52,14 @@ def _work(config: Config) -> None:
             progress.close()
 
 
-def _start(args: argparse.Namespace, config: Config) -> None:
+def _start(args: argparse.Namespace, config: Config, planned: Planned) -> None:
     folder = new_run_folder(config.run.out)
     workers = config.parallel.topology.workers
     say(f"{config.schedule} on {workers} ranks; run folder {folder}")
+    if planned.certificate is not None:
+        say(f"predicted step {planned.certificate.step_time:.1f} ms for the mean micro-batch, {planned.certificate}")
     progress = Progress(config.training.steps)
-    arguments = ["-m", "hyperparallel", "train", args.config, *args.overrides]
+    arguments = ["-m", "hyperparallel", "train", args.config, *args.overrides, *hand_over(planned, folder)]
     try:
         run_job(arguments, workers, folder, "metrics.jsonl", progress.report)
     finally:

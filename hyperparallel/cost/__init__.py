@@ -3,9 +3,10 @@
 from hyperparallel.cost.bounds import lower_bound
 from hyperparallel.cost.maxplus import Transfer, transfer
 from hyperparallel.cost.memory import peak_live
+from hyperparallel.cost.parts import PartCost, costs_from_parts, model_from_costs, parse_part_costs
 from hyperparallel.cost.period import Period, period
 from hyperparallel.cost.timeline import Span, Timeline, simulate
-from hyperparallel.cost.weights import Costs, PartCost, costs_from_parts, model_from_costs, parse_part_costs
+from hyperparallel.cost.weights import Costs
 
 __all__ = [
     "Costs",

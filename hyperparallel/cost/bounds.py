@@ -36,7 +36,7 @@ def lower_bound(plan: Plan, costs: Costs) -> float:
     """
     busy = [_busy(program, costs, "FBIW") for program in plan.compute]
     trips = _trips(plan, costs)
-    whole = [trip.before + costs.duration(Action(stage, F, mb)) + trip.after_f for (stage, mb), trip in trips.items()]
+    whole = [trip.whole for trip in trips.values()]
     ranks = [_rank_bound(plan, costs, rank, trips) for rank in range(plan.ranks)]
     return max(sum(busy) / plan.ranks, *whole, *ranks)
 
@@ -48,11 +48,13 @@ class _Trip(NamedTuple):
         before: from the start of the step to its F.
         after_f: from the end of its F to the end of the step.
         after_b: from the end of its B or I to the end of the step, its own W aside.
+        whole: from the start to the end of the step, through this stage.
     """
 
     before: float
     after_f: float
     after_b: float
+    whole: float
 
 
 def _trips(plan: Plan, costs: Costs) -> dict[tuple[int, int], _Trip]:
@@ -63,6 +65,15 @@ def _trips(plan: Plan, costs: Costs) -> dict[tuple[int, int], _Trip]:
     gates, owners = plan.placement.gates, plan.placement.owners
     split = {(action.stage, action.mb) for program in plan.compute for action in program if action.kind == I}
 
+    def longest(stage: int, kind: str, mb: int) -> float:
+        """Time of a stage, or of the longest of the pieces, which may run side by side."""
+        owner = owners[stage // plan.ranks]
+        nodes = [(stage, mb)] if owner is None else plan.placement.nodes(stage // plan.ranks, mb)
+        return max(costs.duration(Action(one, kind, unit)) for one, unit in nodes)
+
+    def forward(stage: int, mb: int) -> float:
+        return longest(stage, F, mb)
+
     def hop(sender: int, receiver: int, kind: str, mb: int) -> float:
         sharded = owners[sender // plan.ranks] is None and owners[receiver // plan.ranks] is None
         return costs.duration(Action(sender, kind, mb)) if sharded and (sender - receiver) % plan.ranks else 0.0
@@ -70,23 +81,24 @@ def _trips(plan: Plan, costs: Costs) -> dict[tuple[int, int], _Trip]:
     def backward(stage: int, mb: int, after: float) -> float:
         """Time of the B or I, and of what follows it: the stages upstream, beside them its own W."""
         if (stage, mb) not in split:
-            return costs.duration(Action(stage, B, mb)) + after
+            return longest(stage, B, mb) + after
         return costs.duration(Action(stage, I, mb)) + max(costs.duration(Action(stage, W, mb)), after)
 
     trips: dict[tuple[int, int], _Trip] = {}
     for mb, path in enumerate(plan.placement.paths):
         before, after = [0.0], [0.0]
         for left, right in zip(path, path[1:], strict=False):
-            before.append(before[-1] + costs.duration(Action(left, F, mb)) + hop(left, right, SEND_F, mb))
+            before.append(before[-1] + forward(left, mb) + hop(left, right, SEND_F, mb))
             upstream = hop(right, left, SEND_B, mb) + backward(left, mb, after[-1])
             after.append(upstream if gates[right].sends_gradient else 0.0)
         last = path[-1]
         rest = backward(last, mb, after[-1]) if gates[last].receives_gradient else 0.0
         for index in reversed(range(len(path))):
-            trips[path[index], mb] = _Trip(before[index], rest, after[index])
+            whole = before[index] + forward(path[index], mb) + rest
+            trips[path[index], mb] = _Trip(before[index], rest, after[index], whole)
             if index:
                 left, right = path[index - 1], path[index]
-                rest += costs.duration(Action(right, F, mb)) + hop(left, right, SEND_F, mb)
+                rest += forward(right, mb) + hop(left, right, SEND_F, mb)
     return trips
 
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -124,34 +123,33 @@ def transfer(plan: Plan, costs: Costs) -> Transfer:
 
 def events(plan: Plan, costs: Costs, actions: Iterable[Action]) -> Iterator[Transfer]:
     """Yield the transfer of every action."""
-    ranks = plan.ranks
-    times = cache(lambda stage, kind: costs.times(stage, kind, plan.micro_batches))
     for action in actions:
-        stage, kind, mb = action
+        stage, kind, _ = action
         awaited, fed = ports(plan, action)
-        delays = [times(stage, kind)[mb]]
-        if fed is not None:
-            crosses = (fed[0] - stage) % ranks
-            delays.append(delays[0] + (times(stage, SEND_F if kind == F else SEND_B)[mb] if crosses else 0.0))
-        inputs = ((stage % ranks,),) if awaited is None else ((stage % ranks,), awaited)
-        outputs = ((stage % ranks,),) if fed is None else ((stage % ranks,), fed)
-        yield Transfer(inputs, outputs, np.array([[delay] * len(inputs) for delay in delays]))
+        time, delays = costs.duration(action), []
+        for port in fed:
+            message = Action(stage, SEND_F if kind == F else SEND_B, port[2])
+            delays.append(time + (costs.duration(message) if (port[0] - stage) % plan.ranks else 0.0))
+        inputs, outputs = ((stage % plan.ranks,), *awaited), ((stage % plan.ranks,), *fed)
+        yield Transfer(inputs, outputs, np.array([[delay] * len(inputs) for delay in (time, *delays)]))
 
 
-def ports(plan: Plan, action: Action) -> tuple[Port | None, Port | None]:
-    """Return the port that an action waits for besides its rank, and the one that it feeds.
+def ports(plan: Plan, action: Action) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """Return the ports that an action waits for besides its rank, and those that it feeds.
 
     A forward of the first stage waits for its micro-batch from outside. What is needed from the same stage (a
-    backward's own forward, a W's own I) stands earlier on the same rank and needs no port.
+    backward's own forward, a W's own I) stands earlier on the same rank and needs no port. Pieces of a micro-batch
+    each have a port to the stage that joins them.
     """
     stage, kind, mb = action
-    left, right = plan.placement.neighbours[stage, mb]
+    before, after = plan.placement.neighbours[stage, mb]
     if kind == W:
-        return None, None
+        return (), ()
     if kind == F:
-        return (stage, F, mb), None if right is None else (right, F, mb)
+        awaited = tuple((stage, F, unit) for _, unit in before) or ((stage, F, mb),)
+        return awaited, () if after is None else ((after[0], F, mb),)
     sends = plan.placement.gates[stage].sends_gradient
-    return None if right is None else (stage, B, mb), (left, B, mb) if sends else None
+    return () if after is None else ((stage, B, mb),), tuple((left, B, unit) for left, unit in before) if sends else ()
 
 
 def blocks(plan: Plan) -> list[tuple[int, list[Action]]]:
@@ -165,11 +163,11 @@ def blocks(plan: Plan) -> list[tuple[int, list[Action]]]:
     """
     placement = plan.placement
     position = [0] * plan.ranks
-    arrived: set[Port | None] = {None, *((path[0], F, mb) for mb, path in enumerate(placement.paths))}
+    arrived: set[Port] = {(stage, F, unit) for (stage, unit), (before, _) in placement.neighbours.items() if not before}
 
     def ready() -> Iterator[tuple[int, int]]:
         for rank, program in enumerate(plan.compute):
-            if position[rank] < len(program) and ports(plan, program[position[rank]])[0] in arrived:
+            if position[rank] < len(program) and arrived.issuperset(ports(plan, program[position[rank]])[0]):
                 yield placement.region_of(program[position[rank]].stage), rank
 
     found: list[tuple[int, list[Action]]] = []
@@ -182,13 +180,12 @@ def blocks(plan: Plan) -> list[tuple[int, list[Action]]]:
             program = plan.compute[rank]
             while position[rank] < len(program) and placement.region_of(program[position[rank]].stage) == region:
                 awaited, fed = ports(plan, program[position[rank]])
-                if awaited not in arrived:
+                if not arrived.issuperset(awaited):
                     break
                 block.append(program[position[rank]])
                 position[rank] += 1
-                if fed is not None:
-                    arrived.add(fed)
-                    awake.append(placement.rank_of(fed[0]))
+                arrived.update(fed)
+                awake += [placement.rank_of(port[0]) for port in fed]
         found.append((region, block))
     assert position == list(map(len, plan.compute)), "the ranks wait in a circle"
     return found

@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from hyperparallel.algebra import Plan
-from hyperparallel.algebra.placement import Placement
-from hyperparallel.algebra.program import RECEIVES, SEND_F, SENDS, Action, B, F, I, W
+from hyperparallel.algebra.placement import Node, Placement
+from hyperparallel.algebra.program import RECEIVES, SEND_F, SENDS, Action, B, F, I, Piece, Unit, W
 from hyperparallel.algebra.progress import counterpart
 from hyperparallel.cost.memory_stage import LayerBytes, StageBytes, stage_bytes
 
@@ -140,8 +140,14 @@ def memory_curve(
     return [*curve, (None, walk.finish(replicas))]
 
 
-def _carry_of(send: Action) -> tuple[str, int, int]:
-    return ("h" if send.kind == SEND_F else "u", send.stage, send.mb)
+Name = tuple[str, Node]
+"""A carry: "h", what a node hands on, or "u", the gradient that goes to a node."""
+
+
+def _carry_of(send: Action, placement: Placement) -> Name:
+    if send.kind == SEND_F:
+        return "h", (send.stage, send.mb)
+    return "u", (placement.ends[send].stage, send.mb)
 
 
 class _Walk:
@@ -155,18 +161,18 @@ class _Walk:
         self.parameters = sum(stages[stage].weights + stages[stage].constants for stage in self.own)
         self.moments = MOMENTS * sum(stages[stage].trained for stage in self.own)
         self.inputs = 0
-        self.activations: dict[tuple[int, int], int] = {}  # (stage, micro-batch)
+        self.activations: dict[Node, int] = {}
         self.messages = 0  # so far
         self.leaving: dict[int, int] = {}  # number of a message -> bytes sent whose memory is not free yet
-        self.arrived: dict[tuple[str, int, int], int] = {}  # carry -> number of the message that brought it
-        self.carries: dict[tuple[str, int, int], int] = {}  # ("h" output or "u" input gradient, its stage, micro-batch)
-        self.pending: dict[tuple[int, int], int] = {}  # between I and W
+        self.arrived: dict[Name, int] = {}  # carry -> number of the message that brought it
+        self.carries: dict[Name, int] = {}
+        self.pending: dict[Node, int] = {}  # between I and W
         self.sums: dict[int, int] = {}
 
     def read_batch(self, program: Sequence[Action]) -> None:
         """Count the batch columns: arguments of the whole step, so live from its start to its end."""
         read = {
-            (column, action.mb): size
+            (column, action.mb): self._of(size, action.mb)
             for action in program
             if action.kind == F
             for column, size in self.batch[action.stage].items()
@@ -189,13 +195,13 @@ class _Walk:
         """Take one action; returns what is live while it runs."""
         if action.kind in SENDS:
             self.messages += 1
-            self.leaving[self.messages] = self.carries.pop(_carry_of(action))
+            self.leaving[self.messages] = self.carries.pop(_carry_of(action, self.placement))
             return self.live()
         if action.kind in RECEIVES:
             self.messages += 1
-            sent = _carry_of(counterpart(action, self.placement))
+            sent = _carry_of(counterpart(action, self.placement), self.placement)
             self.arrived[sent] = self.messages
-            self._hand_on(*sent)
+            self._hand_on(sent)
             return self.live()
         return {F: self._forward, W: self._weights}.get(action.kind, self._backward)(action)
 
@@ -216,31 +222,33 @@ class _Walk:
     def _forward(self, action: Action) -> Live:
         stage, _, mb = action
         one = self.stages[stage]
-        left, right = self.placement.neighbours[stage, mb]
-        incoming = ("h", left, mb)
-        self._free_sent(incoming)
-        if left is not None and one.keeps_input and one.saved:
-            self.carries.pop(incoming)  # counted in what is saved
+        before, after = self.placement.neighbours[stage, mb]
+        for node in before:
+            self._free_sent(("h", node))
+            if one.keeps_input and one.saved:
+                self.carries.pop(("h", node))  # counted in what is saved
         if one.saved:
-            self.activations[stage, mb] = one.saved
-        if right is not None:
-            self._hand_on("h", stage, mb)
-        during = self.live(max(0, one.forward - one.saved - one.carry))
-        if left is not None and not (one.keeps_input):
-            self.carries.pop(incoming)
+            self.activations[stage, mb] = self._of(one.saved, mb)
+        if after is not None:
+            self._hand_on(("h", (stage, mb)))
+        during = self.live(self._of(max(0, one.forward - one.saved - one.carry), mb))
+        for node in before:
+            if not one.keeps_input:
+                self.carries.pop(("h", node))
         return during
 
     def _backward(self, action: Action) -> Live:
         stage, kind, mb = action
         one = self.stages[stage]
-        left, right = self.placement.neighbours[stage, mb]
-        self._free_sent(("u", right, mb))
-        during = self.live(one.adding if kind == B and stage in self.sums else one.backward)
+        before, _ = self.placement.neighbours[stage, mb]
+        self._free_sent(("u", (stage, mb)))
+        during = self.live(self._of(one.adding if kind == B and stage in self.sums else one.backward, mb))
         self.activations.pop((stage, mb), None)
-        self.carries.pop(("u", right, mb), None)
-        self.carries.pop(("h", left, mb), None)
-        if self.placement.gates[stage].sends_gradient:
-            self._hand_on("u", stage, mb)
+        self.carries.pop(("u", (stage, mb)), None)
+        for node in before:
+            self.carries.pop(("h", node), None)
+            if self.placement.gates[stage].sends_gradient:
+                self._hand_on(("u", node))
         if kind == I:
             self.pending[stage, mb] = one.trained
         elif kind == B and one.trained:
@@ -255,14 +263,16 @@ class _Walk:
             self.sums[stage] = pending
         return during
 
-    def _free_sent(self, used: tuple[str, int | None, int]) -> None:
+    def _of(self, size: int, unit: Unit) -> int:
+        """Take a piece's part of what a micro-batch needs."""
+        return size // self.placement.split if isinstance(unit, Piece) else size
+
+    def _free_sent(self, used: Name) -> None:
         """Free what was sent before a carry came: messages are in one queue, which the compute has now waited for."""
         number = self.arrived.pop(used, 0)
         self.leaving = {message: size for message, size in self.leaving.items() if message > number}
 
-    def _hand_on(self, letter: str, stage: int, mb: int) -> None:
-        """Let what a stage produced wait, here or where it arrives."""
-        left = self.placement.neighbours[stage, mb][0]
-        source = stage if letter == "h" else left
-        assert source is not None, f"stage {stage} has no stage before it"
-        self.carries[letter, stage, mb] = self.stages[source].carry
+    def _hand_on(self, name: Name) -> None:
+        """Let a carry, or its gradient, wait here or where it arrives."""
+        stage, unit = name[1]  # whose output it is, or looks like
+        self.carries[name] = self._of(self.stages[stage].carry, unit)

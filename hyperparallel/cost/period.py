@@ -30,6 +30,7 @@ Source: design, section 4; Karp, A characterization of the minimum cycle mean in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -82,6 +83,8 @@ def period(plan: Plan, costs: Costs) -> Period:
         >>> found.micro_batches, found.time
         (2, 12.0)
     """
+    if plan.placement.split > 1:
+        raise PlanError(f"{plan.schedule} encodes in pieces, and the period is counted in micro-batches; use split=1")
     rounds = _Rounds(plan, costs)
     for size in range(1, plan.micro_batches // 3 + 1):
         around, cuts = rounds.around(size), rounds.steady(size)
@@ -136,9 +139,10 @@ class _Rounds:
         for action in self.order:
             rank = action.stage % self.plan.ranks
             awaited, fed = ports(self.plan, action)
-            clock = list(map(max, free[rank], arrived.get(awaited, free[rank])))
+            clock = list(map(max, free[rank], free[rank], *(arrived.get(port, free[rank]) for port in awaited)))
             clock[rank] += 1
-            clocks[action] = free[rank] = arrived[fed] = tuple(clock)
+            clocks[action] = free[rank] = tuple(clock)
+            arrived |= dict.fromkeys(fed, free[rank])
         return clocks
 
     def steady(self, size: int) -> tuple[Cut, Cut] | None:
@@ -170,9 +174,9 @@ class _Rounds:
 
     def _durations(self, action: Action) -> tuple[float, ...]:
         """Time of an action, and of its message."""
-        fed = ports(self.plan, action)[1]
-        send = () if fed is None else (action._replace(kind=SEND_F if action.kind == F else SEND_B),)
-        return tuple(map(self.costs.duration, (action, *send)))
+        send = SEND_F if action.kind == F else SEND_B
+        sends = [action._replace(kind=send, mb=port[2]) for port in ports(self.plan, action)[1]]
+        return tuple(map(self.costs.duration, (action, *sends)))
 
     def _is_whole(self, one_round: list[list[tuple]], size: int) -> bool:
         """True when a round has every event of `size` micro-batches; gpipe's has the backwards only."""
@@ -183,7 +187,7 @@ class _Rounds:
         """Return the ports that are fed before a cut and taken after it, `shift` micro-batches earlier."""
         before = (action for row, end in zip(self.rows, cut, strict=True) for action in row[:end])
         taken, fed = zip(*(ports(self.plan, action) for action in before), strict=True)
-        ahead = set(fed) - set(taken) - {None}
+        ahead = set(chain.from_iterable(fed)) - set(chain.from_iterable(taken))
         return {(stage, kind, mb - shift) for stage, kind, mb in ahead if stage not in self.encodes}
 
     def matrix(self, cut: Cut, after: Cut, size: int) -> np.ndarray:

@@ -12,8 +12,8 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from hyperparallel.algebra import Plan
-from hyperparallel.algebra.placement import Placement
-from hyperparallel.algebra.program import SEND_B, SEND_F, Action, B, F, Program, W
+from hyperparallel.algebra.placement import Node, Placement
+from hyperparallel.algebra.program import SEND_B, SEND_F, Action, B, F, I, Piece, Program, Unit, W
 from hyperparallel.cost.memory import peak_live
 from hyperparallel.cost.weights import Costs
 
@@ -97,7 +97,12 @@ def play(compute: Sequence[Program], placement: Placement, costs: Costs) -> tupl
     """
     ranks, neighbours = placement.ranks, placement.neighbours
     times = cache(partial(costs.times, micro_batches=placement.micro_batches))
-    arrival: dict[tuple[int, str, int], float] = {}  # (stage, "F" or "B", mb) -> when its input is there
+
+    def time(stage: int, kind: str, unit: Unit) -> float:
+        return costs.duration(Action(stage, kind, unit)) if isinstance(unit, Piece) else times(stage, kind)[unit]
+
+    features: dict[Node, float] = {}  # by producer: when what its F made is where it is needed
+    gradients: dict[Node, float] = {}  # by consumer: when its gradient is there
     spans: list[list[Span]] = [[] for _ in range(ranks)]
     awake = list(range(ranks))
     position, clock = [0] * ranks, [0.0] * ranks
@@ -107,25 +112,27 @@ def play(compute: Sequence[Program], placement: Placement, costs: Costs) -> tupl
         while position[rank] < len(program):
             action = program[position[rank]]
             stage, kind, mb = action
-            source, target = neighbours[stage, mb]
-            way, send = F, SEND_F
-            if kind != F:
-                source, target, way, send = target, source, B, SEND_B
+            before, after = neighbours[stage, mb]
             start = clock[rank]
-            if source is not None and kind != W:
-                ready = arrival.get((stage, way, mb))
-                if ready is None:
-                    break
-                start = max(start, ready)
-            end = clock[rank] = start + times(stage, kind)[mb]
+            if kind == F:
+                ready = [features.get(node) for node in before]
+            else:
+                ready = [] if after is None or kind == W else [gradients.get((stage, mb))]
+            if None in ready:
+                break
+            start = max([start, *ready])
+            end = clock[rank] = start + time(stage, kind, mb)
             spans[rank].append(Span(action, start, end))
             position[rank] += 1
-            if target is None or kind == W:
-                continue
-            if (target - stage) % ranks:
-                end += times(stage, send)[mb]
-                awake.append(target % ranks)
-            arrival[target, way, mb] = end
+            if kind == F and after is not None:
+                crosses = (after[0] - stage) % ranks
+                features[stage, mb] = end + (time(stage, SEND_F, mb) if crosses else 0.0)
+                awake.append(after[0] % ranks)
+            elif kind in (B, I):
+                for left, unit in before:
+                    crosses = (left - stage) % ranks
+                    gradients[left, unit] = end + (time(stage, SEND_B, unit) if crosses else 0.0)
+                    awake.append(left % ranks)
     assert all(position[rank] == len(compute[rank]) for rank in range(ranks)), "simulated an invalid plan"
     return tuple(map(tuple, spans))
 

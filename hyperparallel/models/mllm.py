@@ -50,6 +50,7 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
             build=partial(vit.PatchEmbed, config),
             columns=("pixel_values",),
             work=partial(work.patch, config),
+            traffic=partial(work.patch_traffic, config),
             carry=patches,
         ),
         *(
@@ -57,6 +58,7 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
                 f"vision.blocks.{index}",
                 build=partial(vit.VisionBlock, config, parallel),
                 work=partial(work.vision_block, config, parallel.size),
+                traffic=partial(work.vision_block_traffic, config, parallel.size),
                 sharded=vit.block_shards(config) if parallel.size > 1 else {},
                 carry=patches,
             )
@@ -66,6 +68,7 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
             "vision.merger",
             build=partial(vit.Merger, config, llm_width),
             work=partial(work.merger, config, llm_width),
+            traffic=partial(work.merger_traffic, config, llm_width),
             carry=lambda shapes: [(shapes["pixel_values"][0], config.tokens_per_image, llm_width)],
         ),
     )
@@ -84,12 +87,20 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
         return [(*shapes["input_ids"], config.width)]
 
     return (
-        layer("llm.embed", build=embed, columns=("input_ids",), work=partial(work.embed, config), carry=tokens),
+        layer(
+            "llm.embed",
+            build=embed,
+            columns=("input_ids",),
+            work=partial(work.embed, config),
+            traffic=partial(work.embed_traffic, config),
+            carry=tokens,
+        ),
         *(
             layer(
                 f"llm.blocks.{index}",
                 build=partial(decoder.DecoderBlock, config, parallel),
                 work=partial(work.decoder_block, config, parallel.size),
+                traffic=partial(work.decoder_block_traffic, config, parallel.size),
                 sharded=decoder.block_shards(config) if parallel.size > 1 else {},
                 carry=tokens,
             )
@@ -102,5 +113,6 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
             tied={"weight": "llm.embed.weight"} if config.tied else {},
             metrics=("exact", "samples"),
             work=partial(work.head, config),
+            traffic=partial(work.head_traffic, config),
         ),
     )

@@ -264,7 +264,7 @@ def _result(contestants: Sequence[Contestant], config: Config, alpha: float, bet
         row["predicted_ratio"] = float(sum(row["predicted"]) / sum(rows[-1]["predicted"]))
     feed = build_feed(config, "train")
     return {
-        "machine": f"{_processor()}, {os.cpu_count()} cores, one per rank; MindSpore {ms.__version__} on CPU",
+        "machine": f"{processor()}, {os.cpu_count()} cores, one per rank; MindSpore {ms.__version__} on CPU",
         "ranks": config.parallel.ranks,
         "micro_batches": config.training.micro_batches,
         "images": [[info.images for info in feed.describe(step)] for step in range(BATCHES)],
@@ -274,7 +274,7 @@ def _result(contestants: Sequence[Contestant], config: Config, alpha: float, bet
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     """Name the processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hyperparallel.algebra import Plan, derive, validate
-from hyperparallel.algebra.program import B, F
-from hyperparallel.cells.layer import Layer, model_spec
+from hyperparallel.algebra import Plan, parse
+from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.cost import Costs
-from hyperparallel.data import IGNORE, Digits, Files, FilesConfig, MicroBatchInfo, StepFeed, make_source
+from hyperparallel.data import IGNORE, Digits, Files, FilesConfig, StepFeed, make_source
 from hyperparallel.data.collate import Room, padded_length
 from hyperparallel.errors import ConfigError
 from hyperparallel.models import mllm
+from hyperparallel.training import costs
 from hyperparallel.training.config import Config
 
 PAD_TO_MULTIPLE = 8
@@ -36,17 +36,6 @@ def build_layers(config: Config, tensor_parallel: TensorParallel | None = None) 
     """
     _check_data(config)
     return mllm(config.model, tensor_parallel or TensorParallel(config.parallel.tensor_parallel))
-
-
-def build_plan(config: Config, layers: Sequence[Layer]) -> Plan:
-    """Derive and validate the plan of a configuration.
-
-    Args:
-        config: gives schedule line, P and M.
-        layers: the model; `slabs=balanced` goes by their FLOPs.
-    """
-    model = model_spec(layers, layer_times(config, layers))
-    return validate(derive(config.schedule, model, config.parallel.ranks, config.training.micro_batches))
 
 
 def build_feed(config: Config, split: str, replica: int = 0) -> StepFeed:
@@ -77,7 +66,7 @@ def replicas_fed(config: Config) -> int:
     return 1 if config.run.mode == "annotate" else config.parallel.data_parallel
 
 
-def _samples(config: Config) -> int:
+def samples_of(config: Config) -> int:
     """Return the samples of one micro-batch as it is fed."""
     return config.training.batch_size // (config.training.micro_batches * replicas_fed(config))
 
@@ -89,14 +78,17 @@ def label_count(batch: Sequence[Mapping[str, np.ndarray]]) -> float:
 
 def room_of(config: Config) -> Room:
     """Say how large every micro-batch is where a graph fixes the shapes: as the largest that the data can give."""
-    images = max(1, _samples(config) * config.data.max_images)
+    images = max(1, samples_of(config) * config.data.max_images)
+    # Pieces of a graph are all of one shape.
+    split = dict(parse(config.schedule).regions[0].options).get("split", 1)
+    images = -(-images // split) * split
     return Room(config.run.max_images or images, config.run.max_tokens or _longest(config))
 
 
 def column_specs(config: Config) -> dict[str, TensorSpec]:
     """Give shape and type of every column of a micro-batch of a graph, by name."""
     room = room_of(config)
-    texts = dict.fromkeys(("input_ids", "labels"), TensorSpec((_samples(config), room.tokens), "int32"))
+    texts = dict.fromkeys(("input_ids", "labels"), TensorSpec((samples_of(config), room.tokens), "int32"))
     vision = config.model.vision
     if vision is None:
         return texts
@@ -111,34 +103,13 @@ def build_optimizer(config: Config) -> AdamW:
 
 
 def layer_times(config: Config, layers: Sequence[Layer]) -> list[float]:
-    """Estimate forward + backward time of each layer for the mean micro-batch, in milliseconds, from its FLOPs."""
-    infos = build_feed(config, "train").describe(0)
-    factor = 1 + config.cost.backward
-    return [
-        sum(_forward_ms(config, layer, info) for info in infos) / len(infos) * (factor if layer.trainable else 1.0)
-        for layer in layers
-    ]
+    """Estimate forward + backward time of each layer for the mean micro-batch of step 0, in milliseconds."""
+    return costs.layer_times(config, layers, build_feed(config, "train").describe(0))
 
 
 def estimate_costs(config: Config, plan: Plan, layers: Sequence[Layer]) -> Costs:
-    """Estimate the costs of a plan for the micro-batches of step 0, in milliseconds.
-
-    A backward costs `cost.backward` forwards of the whole stage, also where some of its layers are frozen; a stage
-    without backwards never runs one.
-    """
-    infos = build_feed(config, "train").describe(0)
-    compute: dict[tuple[int, str], list[float]] = {}
-    for stage, (first, last) in enumerate(plan.placement.slabs):
-        forward = [sum(_forward_ms(config, layer, info) for layer in layers[first:last]) for info in infos]
-        compute[stage, F] = forward
-        compute[stage, B] = [config.cost.backward * time for time in forward]
-    return Costs(compute, alpha=config.cost.message_ms)
-
-
-def _forward_ms(config: Config, layer: Layer, info: MicroBatchInfo) -> float:
-    # A micro-batch without images still encodes one dummy image (see `data/collate.py`).
-    sizes = {"images": max(1, info.images), "samples": info.samples, "tokens": info.padded_tokens}
-    return layer.work(sizes) / (config.cost.gflops * 1e9) * 1e3
+    """Estimate the costs of a plan for the micro-batches of step 0, in milliseconds."""
+    return costs.estimate_costs(config, plan, layers, build_feed(config, "train").describe(0))
 
 
 def _check_data(config: Config) -> None:

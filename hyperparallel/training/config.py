@@ -83,11 +83,32 @@ class Run(_Section):
 
 
 class Cost(_Section):
-    """What `hyperparallel plan CONFIG.yaml` and `slabs=balanced` assume."""
+    """What `hyperparallel plan CONFIG.yaml` and `slabs=balanced` assume: a rate, a device file or a measurement."""
 
     gflops: float = Field(20.0, gt=0, description="speed of one rank, 1e9 floating-point operations per second")
     backward: float = Field(2.0, gt=0, description="time of a backward in forwards")
     message_ms: float = Field(4.0, ge=0, description="time of one message, milliseconds")
+    device: str | None = Field(None, description="device file, or its bare name in yaml/devices; instead of the three")
+    measured: str | None = Field(None, description="file of `hyperparallel profile`; instead of the three")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Cost:
+        if self.device is not None and self.measured is not None:
+            raise ValueError(f"device {self.device!r} and measured {self.measured!r} are both given; give one of them")
+        return self
+
+
+class Planner(_Section):
+    """How the planner decides what `owner=balanced` and `place=fill` leave open; once, before the job starts."""
+
+    engine: Literal["auto", "list", "search", "exact"] = Field("auto", description="list takes milliseconds")
+    work_limit: float | None = Field(
+        5.0, gt=0, description="bound by work, about seconds: the same plan every time; null: by the clock"
+    )
+    time_limit_s: float = Field(10.0, gt=0, description="seconds of the clock, where work_limit is null")
+    seed: int = Field(0, ge=0, description="seed of the search")
+    memory_limit: str | None = Field(None, description="for every rank: '6 encodes' that it may hold, or '8 GiB'")
+    file: str | None = Field(None, description="plan of `hyperparallel plan --out`, taken as it is")
 
 
 class Config(_Section):
@@ -100,6 +121,7 @@ class Config(_Section):
     training: Training
     evaluation: Evaluation = Field(default_factory=Evaluation)
     cost: Cost = Field(default_factory=Cost)
+    planner: Planner = Field(default_factory=Planner)
     run: Run = Field(default_factory=Run)
 
     @model_validator(mode="after")

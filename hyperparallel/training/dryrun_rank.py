@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hyperparallel.cells.transport import Transport
-from hyperparallel.training.build import build_layers, build_plan, column_specs
+from hyperparallel.training.build import build_layers, column_specs
 from hyperparallel.training.config import load_config
 from hyperparallel.training.dryrun import MARK
+from hyperparallel.training.planning import build_plan
 from hyperparallel.training.runners import build_runner
 
 

@@ -14,31 +14,36 @@ from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Transport
 from hyperparallel.errors import ConfigError
+from hyperparallel.planner import Planned
 from hyperparallel.training.build import (
     build_feed,
     build_layers,
     build_optimizer,
-    build_plan,
     column_specs,
     label_count,
 )
 from hyperparallel.training.config import Config
+from hyperparallel.training.planning import plan_job
 
 AnyRunner = Runner | GraphRunner | AnnotateRunner
 
 
-def check(config: Config) -> None:
+def check(config: Config) -> Planned:
     """Find now all mistakes that can be known before a rank starts, so nobody reads them in the logs of the ranks.
 
     Raises:
         HyperParallelError: schedule, model, data, layout and device do not fit each other.
+
+    Returns:
+        The plan that is to run.
     """
     build_feed(config, "train")
     layers = build_layers(config)
-    plan = build_plan(config, layers)
-    check_runner(config, plan)
+    planned = plan_job(config, layers)
+    check_runner(config, planned.plan)
     if config.run.mode == "annotate":
-        check_net(plan, layers, column_specs(config), config.parallel.topology)
+        check_net(planned.plan, layers, column_specs(config), config.parallel.topology)
+    return planned
 
 
 def build_runner(config: Config, plan: Plan, layers: Sequence[Layer], transport: Transport) -> AnyRunner:

@@ -14,8 +14,9 @@ import numpy as np
 from hyperparallel.cells.transport import Transport
 from hyperparallel.data import StepFeed
 from hyperparallel.data.feed import StepData
-from hyperparallel.training.build import build_feed, build_layers, build_plan, replicas_fed
+from hyperparallel.training.build import build_feed, build_layers, replicas_fed
 from hyperparallel.training.config import Config, Training
+from hyperparallel.training.planning import build_plan, check_equal_plans
 from hyperparallel.training.runners import AnyRunner, build_runner
 from hyperparallel.training.trace import write_step_traces
 
@@ -39,6 +40,7 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
     """
     layers = build_layers(config, transport.tensor_parallel(config.parallel.topology))
     plan = build_plan(config, layers)
+    check_equal_plans(plan, transport)
     runner = build_runner(config, plan, layers, transport)
     # Sizes of the whole step, all replicas together: what throughput is measured in.
     feeds = [build_feed(config, "train", replica) for replica in range(replicas_fed(config))]

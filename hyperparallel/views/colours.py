@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hyperparallel.algebra import Plan
 from hyperparallel.algebra.program import B, F
 from hyperparallel.cost import Costs
-from hyperparallel.cost.weights import backbone
+from hyperparallel.cost.parts import backbone
 
 BUBBLE, LIVE, INK = "#e4e4e4", "#6b6b6b", "#1a1a1a"
 _BACKBONE = "#0072b2"

@@ -9,7 +9,9 @@ from hyperparallel.cost import Costs, Timeline, lower_bound
 from hyperparallel.views.grid import grid, number
 
 
-def report(plan: Plan, costs: Costs, timeline: Timeline, unit: str = "", width: int | None = None) -> str:
+def report(
+    plan: Plan, costs: Costs, timeline: Timeline, unit: str = "", width: int | None = None, planned: object = None
+) -> str:
     """Say what a plan does and what it costs.
 
     Args:
@@ -18,6 +20,7 @@ def report(plan: Plan, costs: Costs, timeline: Timeline, unit: str = "", width: 
         timeline: of this plan.
         unit: printed after times, such as `ms`; empty when the costs have none.
         width: see `grid`.
+        planned: a planner's certificate, printed as it is.
 
     Returns:
         Lines of text without a last newline.
@@ -34,6 +37,7 @@ def report(plan: Plan, costs: Costs, timeline: Timeline, unit: str = "", width: 
             "",
             f"step time    {_time(timeline.step_time, unit)}",
             f"lower bound  {_time(bound, unit)}{_above(timeline.step_time, bound)}",
+            *([] if planned is None else [f"planned      {planned}"]),
             "",
             *_table(timeline, unit),
         ]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hyperparallel.algebra import Action, ModelSpec, derive, parse_action, registry
 from hyperparallel.algebra.expression import RegionExpr, Schedule
-from hyperparallel.algebra.program import COMPUTE, RECEIVES, SENDS
+from hyperparallel.algebra.program import COMPUTE, RECEIVES, SENDS, Piece
 from hyperparallel.algebra.skeletons import Layout
 
 quick = settings(max_examples=100, deadline=None)
@@ -22,6 +22,7 @@ WAYS = {
     "twice": "{}(vision+llm)*2",
     "three times": "{}(vision+llm)*3",
     "transposed in front": "transpose(vision) >> {}(llm)",
+    "transposed in pieces": "transpose(vision, split=3) >> {}(llm)",
     "two encoders in one transpose": "transpose(vision+audio) >> {}(llm)",
     "transposed at the end": "{}(vision) >> transpose(llm)",
     "transposed in the middle": "{}(vision) >> transpose(audio) >> {}(llm)",
@@ -94,7 +95,8 @@ def compute_of(programs):
 
 
 numbers = st.integers(0, 10**9 - 1)
-actions = st.builds(Action, numbers, st.sampled_from(sorted(COMPUTE | SENDS | RECEIVES)), numbers)
+units = numbers | st.builds(Piece, numbers, numbers)
+actions = st.builds(Action, numbers, st.sampled_from(sorted(COMPUTE | SENDS | RECEIVES)), units)
 words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.]{0,6}", fullmatch=True)
 
 
@@ -102,6 +104,8 @@ def _values(option):
     named = [word.strip(",") for word in option.expected.split()]
     lists = st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=5).map(tuple)
     legal = [word for word in named if option.accepts(word)]
+    if not legal:
+        return st.integers(1, 64).filter(option.accepts)
     return (
         st.one_of(st.sampled_from(legal), lists.filter(option.accepts))
         if option.accepts((1,))

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from algebra_cases import compute_of
 
 from hyperparallel.algebra import Action
+from hyperparallel.algebra.program import Piece
 
 
 def runs_correctly(programs, plan, rendezvous=False):
@@ -24,13 +25,41 @@ def whole(work):
     return +joined
 
 
-def path_of(plan, mb):
-    """List the stages of a micro-batch: a Sharded region's in the order of their layers, the owner's of a copy."""
+def split_of(plan):
+    """Return in how many pieces the first region encodes a micro-batch."""
+    return dict(plan.schedule.regions[0].options).get("split", 1)
+
+
+def units_of(plan):
+    """List micro-batches, and where the first region encodes in pieces these too."""
+    mbs = range(plan.micro_batches)
+    return [*mbs, *(Piece(mb, piece) for mb in mbs for piece in range(split_of(plan)) if split_of(plan) > 1)]
+
+
+def path_of(plan, unit):
+    """List the stages of a micro-batch: a Sharded region's in the order of their layers, the owner's of a copy.
+
+    Of a piece: its encode and the stage after it; of a micro-batch in pieces: without the encodes.
+    """
     path = []
     for index, region in enumerate(plan.regions):
-        ranks = sorted(range(plan.ranks), key=region.slabs.__getitem__) if region.owner is None else [region.owner[mb]]
+        if region.owner is None:
+            ranks = sorted(range(plan.ranks), key=region.slabs.__getitem__)
+        elif index == 0 and split_of(plan) > 1:
+            ranks = [region.owner[unit.mb][unit.index]] if isinstance(unit, Piece) else []
+        else:
+            ranks = [region.owner[unit]]
         path += [index * plan.ranks + rank for rank in ranks]
-    return path
+    return path[:2] if isinstance(unit, Piece) else path
+
+
+def nodes_of(plan):
+    """List all (stage, micro-batch or piece) that run."""
+    return [
+        (stage, unit)
+        for unit in units_of(plan)
+        for stage in path_of(plan, unit)[: 1 if isinstance(unit, Piece) else None]
+    ]
 
 
 def slab_of(plan, stage):
@@ -46,10 +75,9 @@ def trains(plan, first, last):
 def work_of(plan):
     """Count every forward and whole backward that a plan must run, from its cut and trainable layers alone."""
     work = Counter()
-    for mb in range(plan.micro_batches):
-        for stage in path_of(plan, mb):
-            kinds = "FB" if trains(plan, 0, slab_of(plan, stage)[1]) else "F"
-            work.update(Action(stage, kind, mb) for kind in kinds)
+    for stage, unit in nodes_of(plan):
+        kinds = "FB" if trains(plan, 0, slab_of(plan, stage)[1]) else "F"
+        work.update(Action(stage, kind, unit) for kind in kinds)
     return work
 
 
@@ -58,8 +86,9 @@ class _Machine:
 
     def __init__(self, programs, plan):
         self.programs, self.ranks = programs, plan.ranks
-        self.path = [path_of(plan, mb) for mb in range(plan.micro_batches)]
-        self.place = [{stage: index for index, stage in enumerate(path)} for path in self.path]
+        self.path = {unit: path_of(plan, unit) for unit in units_of(plan)}
+        self.place = {unit: {stage: index for index, stage in enumerate(path)} for unit, path in self.path.items()}
+        self.split = split_of(plan) if split_of(plan) > 1 else 0
         self.values = [set() for _ in programs]
         self.channels = defaultdict(list)
         self.at = [0] * len(programs)
@@ -82,6 +111,8 @@ class _Machine:
         stage, kind, mb = action
         if stage not in self.place[mb] or stage % self.ranks != rank:
             return False
+        if kind in "FBIW" and isinstance(mb, Piece) and self.place[mb][stage] == 1:
+            return False  # only its messages are the piece's
         path, place = self.path[mb], self.place[mb][stage]
         other = place + (1 if kind in ("F", "SEND_F", "RECV_B", "B", "I") else -1)
         peer = path[other] if 0 <= other < len(path) else None
@@ -100,6 +131,9 @@ class _Machine:
     def compute(self, rank, action, path, place, peer):
         stage, kind, mb = action
         result, needs = ("y", stage, mb), [] if place == 0 else [("x", stage, mb)]
+        pieces = [Piece(mb, index) for index in range(self.split)] if place == 0 and not isinstance(mb, Piece) else []
+        if kind == "F":
+            needs += [("x", stage, piece) for piece in pieces]
         if kind in "BI":
             result, needs = ("dx", stage, mb), [("y", stage, mb)] + [("dy", stage, mb)] * (peer is not None)
         elif kind == "W":
@@ -107,6 +141,10 @@ class _Machine:
         if not self.values[rank].issuperset(needs):
             return False
         self.values[rank].add(result)
+        for piece in pieces if kind in "BI" else []:
+            self.values[rank].add(("dx", stage, piece))
+            if self.path[piece][0] % self.ranks == rank:
+                self.values[rank].add(("dy", self.path[piece][0], piece))
         target = {"F": place + 1, "W": -1}.get(kind, place - 1)
         if 0 <= target < len(path) and path[target] % self.ranks == rank:
             self.values[rank].add(("x" if kind == "F" else "dy", path[target], mb))

@@ -1,6 +1,6 @@
 import pytest
 from algebra_cases import compute_of, plan_of, plans, quick, table
-from algebra_machine import path_of
+from algebra_machine import path_of, units_of
 from hypothesis import given
 
 from hyperparallel.algebra.lower import lower
@@ -67,7 +67,7 @@ def test_encodes_of_one_round_arrive_by_micro_batch_whatever_their_owners():
 def test_lowering_only_inserts_and_pairs_every_message(plan):
     assert compute_of(plan.programs) == plan.compute
     where = {action: rank for rank, program in enumerate(plan.programs) for action in program}
-    paths = [path_of(plan, mb) for mb in range(plan.micro_batches)]
+    paths = {unit: path_of(plan, unit) for unit in units_of(plan)}
     for (stage, kind, mb), rank in where.items():
         path = paths[mb]
         step = {"SEND_F": 1, "RECV_F": -1, "SEND_B": -1, "RECV_B": 1}.get(kind)

@@ -1,9 +1,12 @@
+from itertools import pairwise
+
 import pytest
 from algebra_cases import plan_of, plans, quick
-from algebra_machine import path_of
+from algebra_machine import nodes_of, path_of, split_of, units_of
 from hypothesis import given
 
 from hyperparallel.algebra import LayerSpec, ModelSpec, derive
+from hyperparallel.algebra.program import SENDS, Piece
 
 
 def test_a_micro_batch_passes_its_owner_and_then_every_slab():
@@ -13,9 +16,9 @@ def test_a_micro_batch_passes_its_owner_and_then_every_slab():
     assert placement.stages == 6
     assert [placement.rank_of(stage) for stage in range(6)] == [0, 1, 2, 0, 1, 2]
     assert [placement.region_of(stage) for stage in range(6)] == [0, 0, 0, 1, 1, 1]
-    assert placement.neighbours[3, 0] == (2, 4)
-    assert placement.neighbours[0, 1] == (None, 3)
-    assert placement.neighbours[5, 3] == (4, None)
+    assert placement.neighbours[3, 0] == (((2, 0),), (4, 0))
+    assert placement.neighbours[0, 1] == ((), (3, 1))
+    assert placement.neighbours[5, 3] == (((4, 3),), None)
     assert (0, 0) not in placement.neighbours
 
 
@@ -39,7 +42,7 @@ def test_a_reflected_region_runs_from_the_last_rank_to_rank_0():
     assert placement.paths == ((0, 1, 2, 5, 4, 3),) * 2
     assert placement.slabs == ((0, 2), (2, 3), (3, 4), (6, 7), (5, 6), (4, 5))
     assert [placement.holders(layer) for layer in range(7)] == [(0,), (0,), (1,), (2,), (2,), (1,), (0,)]
-    assert placement.neighbours[5, 0] == (2, 4)
+    assert placement.neighbours[5, 0] == (((2, 0),), (4, 0))
     assert list(placement.region_stages(1)) == [5, 4, 3]
 
 
@@ -59,7 +62,9 @@ def test_a_replicated_region_at_the_end_or_in_the_middle_is_passed_at_its_owner(
 @quick
 @given(plans())
 def test_paths_follow_the_layers(plan):
-    assert [list(path) for path in plan.placement.paths] == [path_of(plan, mb) for mb in range(plan.micro_batches)]
+    first = int(split_of(plan) > 1)  # of an encode in pieces, any of them
+    paths = [path_of(plan, mb) for mb in range(plan.micro_batches)]
+    assert [list(path[first:]) for path in plan.placement.paths] == paths
     for mb in range(plan.micro_batches):
         covered = [layer for stage in plan.placement.path(mb) for layer in range(*plan.placement.slabs[stage])]
         assert covered == list(range(len(plan.model.layers)))
@@ -69,8 +74,22 @@ def test_paths_follow_the_layers(plan):
 @given(plans())
 def test_neighbours_are_the_steps_of_the_paths(plan):
     placement = plan.placement
-    assert set(placement.neighbours) == {(stage, mb) for mb, path in enumerate(placement.paths) for stage in path}
-    for (stage, mb), (left, right) in placement.neighbours.items():
-        path = (None, *path_of(plan, mb), None)
-        at = path.index(stage)
-        assert (left, right) == (path[at - 1], path[at + 1])
+    assert sorted(map(str, placement.neighbours)) == sorted(map(str, nodes_of(plan)))
+    steps = set()
+    for unit in units_of(plan):
+        nodes = [(stage, unit) for stage in path_of(plan, unit)]
+        if isinstance(unit, Piece):
+            nodes[1] = (nodes[1][0], unit.mb)
+        steps |= set(pairwise(nodes))
+    assert {(node, after) for node, (_, after) in placement.neighbours.items() if after} == steps
+    assert {(left, node) for node, (before, _) in placement.neighbours.items() for left in before} == steps
+
+
+def test_pieces_join_at_the_first_stage_of_the_next_region():
+    placement = plan_of("transpose(vision, split=2, owner=[1,0,0,0]) >> 1f1b(llm)", 2, 2).placement
+    assert (placement.split, placement.owners) == (2, (((1, 0), (0, 0)), None))
+    assert placement.neighbours[2, 0] == (((1, Piece(0, 0)), (0, Piece(0, 1))), (3, 0))
+    assert placement.neighbours[0, Piece(0, 1)] == ((), (2, 0))
+    ends = {str(send): str(receive) for send, receive in placement.ends.items() if send.kind in SENDS}
+    assert ends["1SEND_F0.0"] == "2RECV_F0.0" and ends["2SEND_B0.0"] == "1RECV_B0.0"
+    assert "0SEND_F0.1" not in ends

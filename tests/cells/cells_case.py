@@ -15,11 +15,12 @@ import numpy as np
 from mindspore import Parameter, Tensor
 from mindspore.experimental import optim
 
-from hyperparallel import AdamW, Layer
+from hyperparallel import AdamW, Costs, Layer, Plan, model_spec
 from hyperparallel.cells.layer import build_layer
 from hyperparallel.cells.tensor_parallel import WHOLE, TensorParallel
 from hyperparallel.data import COLUMNS, Digits, DigitsConfig, Sample, collate
 from hyperparallel.models import DecoderConfig, MllmConfig, VisionConfig, mllm
+from hyperparallel.planner import Settings, plan_line
 
 STEPS = 5
 SETTINGS = AdamW(lr=3e-3, weight_decay=0.1, clip_norm=1.0)
@@ -61,6 +62,8 @@ class Case:
 
 
 INLINE, GPIPE, TRANSPOSE = "1f1b(vision+llm)", "gpipe(vision+llm)", "transpose(vision) >> 1f1b(llm)"
+FILL = "transpose(vision, owner=balanced, place=fill) >> 1f1b(llm)"
+SPLIT = "transpose(vision, split=2) >> 1f1b(llm)"
 
 CASES = [
     *(Case(schedule, ranks) for ranks in (1, 2, 4) for schedule in (INLINE, GPIPE, TRANSPOSE)),
@@ -91,7 +94,34 @@ CASES = [
     Case("transpose(vision) >> 1f1b(llm) >> transpose(gen)", 2, parts="vision+llm+gen"),
     Case("1f1b(vision) >> transpose(llm) >> zb(gen)", 2, parts="vision+llm+gen"),
     Case("transpose(vision+audio) >> 1f1b(llm)", 2, parts="vision+audio+llm"),
+    # Images in pieces: more pieces than images of some micro-batches, on one rank and on several.
+    Case(SPLIT, 1),
+    Case(SPLIT, 2),
+    Case(SPLIT, 4, vision=False),
+    Case("transpose(vision, split=4, owner=[1,0,0,1]) >> zb(llm)", 2, jit=False),
+    # Planned: encodes and encoder backwards anywhere between the steps of the backbone.
+    Case(FILL, 2),
+    Case(FILL.replace("fill", "fill, split=2"), 4),
+    Case(FILL.replace("1f1b", "gpipe"), 2),
+    Case(FILL.replace("1f1b(llm)", "1f1b(llm)*2"), 2, vision=False),
+    Case(FILL.replace("1f1b", "wave"), 2),
+    Case(FILL.replace("fill", "fill, split=2").replace("1f1b", "zb"), 2, data_parallel=2),
+    Case(FILL.replace(", place=fill", ""), 2),
 ]
+
+
+def plan_of(case: Case, layers: tuple[Layer, ...]) -> Plan:
+    """Derive the plan of a case; the planner is told that every third micro-batch has a heavy encode."""
+    spec = model_spec(layers)
+
+    def costs_of(plan: Plan) -> Costs:
+        stages = range(plan.placement.stages)
+        encode = [9.0 if mb % 3 == 1 else 2.0 for mb in range(plan.micro_batches)]
+        compute = {(stage, kind): encode if stage < plan.ranks else 3.0 for stage in stages for kind in "FB"}
+        split = plan.placement.split
+        return Costs(compute, alpha=0.5, shares=[(1 / split,) * split] * plan.micro_batches)
+
+    return plan_line(case.schedule, spec, case.ranks, case.micro_batches, costs_of, Settings(engine="list")).plan
 
 
 def layers_of(case: Case, parallel: TensorParallel = WHOLE) -> tuple[Layer, ...]:

@@ -1,6 +1,8 @@
-"""What two ranks are asked besides training the cases: odd carries, counted forwards, wrong and growing messages."""
+"""What two ranks are asked besides training the cases: odd carries, counted forwards, messages, waits."""
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 from cells_record import own_columns
@@ -69,6 +71,34 @@ def await_another(transport: Transport) -> str:
     return said
 
 
+def grow_without_wires(transport: Transport) -> list[bool]:
+    """Do the same by MindSpore's own messages, as on a device."""
+    wires, transport._wires = transport._wires, None
+    try:
+        return grow_a_channel(transport)
+    finally:
+        transport._wires = wires
+
+
+def wait_long(transport: Transport) -> dict[str, float]:
+    """Let rank 1 wait for a message, a small sum and a large one of rank 0; return which share of a core each takes."""
+    shares = {}
+    tag = Tag(Action(0, "SEND_F", 0), 5)
+    waits = {
+        "message": lambda: transport.send(1, tag, []) if transport.rank == 0 else transport.receive(0, tag),
+        "small sum": lambda: transport.sum(np.ones(1, np.float32), range(transport.size)),
+        "large sum": lambda: transport.sum(np.ones(1 << 16, np.float32), range(transport.size)),
+    }
+    for name, wait in waits.items():
+        for seconds in (0.0, 0.5):  # the first one opens connections
+            if transport.rank == 0:
+                time.sleep(seconds)
+            start, busy = time.perf_counter(), time.process_time()
+            wait()
+            shares[name] = (time.process_time() - busy) / (time.perf_counter() - start)
+    return shares
+
+
 def probe(transport: Transport) -> dict:
     """Run all of the above."""
     return {
@@ -81,5 +111,7 @@ def probe(transport: Transport) -> dict:
         "printed": train_tiny(TINY_SCHEDULES[0], transport, jit=True, prints=True),
         "calls": {schedule: count_calls(schedule, transport) for schedule in TINY_SCHEDULES},
         "grown": grow_a_channel(transport),
+        "grown without wires": grow_without_wires(transport),
+        "waiting": wait_long(transport),
         "awaited": await_another(transport),
     }

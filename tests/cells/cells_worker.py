@@ -5,17 +5,17 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from cells_case import SEED, SETTINGS, STEPS, Case, batch_of, layers_of
+from cells_case import SEED, SETTINGS, STEPS, Case, batch_of, layers_of, plan_of
 from cells_probe import probe
 from cells_record import Watch, own_columns, reuse_slabs
 
-from hyperparallel import Runner, Transport, derive, model_spec
+from hyperparallel import Runner, Transport
 
 
 def run_case(case: Case, transport: Transport, out: Path) -> None:
     """Train a case; write the parameters before and after as .npz, everything else as .json."""
     layers = layers_of(case)
-    plan = derive(case.schedule, model_spec(layers), case.ranks, case.micro_batches)
+    plan = plan_of(case, layers)
     runner = Runner(
         plan,
         layers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from cells_case import GPIPE, IMAGES, INLINE, TRANSPOSE, Case, batch_of
+from cells_case import FILL, GPIPE, IMAGES, INLINE, SPLIT, TRANSPOSE, Case, batch_of
 
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.shapes import TensorSpec
@@ -49,6 +49,11 @@ GRAPH_CASES = [
     GraphCase(Case("wave(vision+llm)", 4, deep=True)),
     GraphCase(Case("transpose(vision) >> 1f1b(llm)", 4)),
     GraphCase(Case("transpose(vision) >> zb(llm)", 4)),
+    GraphCase(Case(SPLIT, 1, micro_batches=2)),
+    GraphCase(Case(SPLIT, 2), evaluates=True),
+    GraphCase(Case(SPLIT, 4, vision=False)),
+    GraphCase(Case(FILL, 2)),
+    GraphCase(Case(FILL.replace("fill", "fill, split=2"), 4)),
 ]
 
 

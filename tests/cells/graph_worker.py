@@ -6,10 +6,10 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from cells_case import SEED, SETTINGS, STEPS, layers_of
+from cells_case import SEED, SETTINGS, STEPS, layers_of, plan_of
 from graph_case import GRAPH_CASES, GraphCase, columns_of, static_batch, topology_of
 
-from hyperparallel import Transport, derive, model_spec
+from hyperparallel import Transport
 from hyperparallel.cells.graph import GraphRunner
 
 
@@ -18,7 +18,7 @@ def run_case(graph: GraphCase, transport: Transport, out: Path) -> None:
     case = graph.case
     layers = layers_of(case)
     runner = GraphRunner(
-        derive(case.schedule, model_spec(layers), case.ranks, case.micro_batches),
+        plan_of(case, layers),
         layers,
         columns_of(case),
         transport=transport,

@@ -40,8 +40,9 @@ def test_a_frozen_stem_sends_pairs_forward_only(probes, alone):
     assert losses[0] == pytest.approx(alone[0], rel=1e-5) and losses[1:] != pytest.approx(alone[1:], rel=1e-5)
 
 
-def test_a_channel_grows_and_then_carries_small_messages_again(probes):
-    assert probes[1]["grown"] == [True] * (len(SIZES) + 2)
+@pytest.mark.parametrize("way", ["grown", "grown without wires"])
+def test_a_channel_grows_and_then_carries_small_messages_again(probes, way):
+    assert probes[1][way] == [True] * (len(SIZES) + 2)
 
 
 def test_a_rank_that_awaits_another_message_says_both_ends(probes):

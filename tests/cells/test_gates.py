@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from cells_case import CASES, INLINE, TRANSPOSE, Case, layers_of
-
-from hyperparallel import derive, model_spec
+from cells_case import CASES, INLINE, TRANSPOSE, Case, layers_of, plan_of
 
 pytestmark = pytest.mark.slow
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -16,7 +14,7 @@ def actions(seen, kinds):
 
 
 def placement_of(case):
-    return derive(case.schedule, model_spec(layers_of(case)), case.ranks, case.micro_batches).placement
+    return plan_of(case, layers_of(case)).placement
 
 
 @pytest.mark.parametrize("case", FROZEN_ENCODER, ids=lambda case: case.name)

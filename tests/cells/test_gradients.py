@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cells_case import CASES, INLINE, TRANSPOSE, Case, layers_of
+from cells_case import CASES, INLINE, TRANSPOSE, Case, layers_of, plan_of
 from mindspore import Tensor
 
 from hyperparallel import Runner, Transport, derive, model_spec
@@ -24,7 +24,7 @@ class Loopback(Transport):
 
 def runner_of(case, rank):
     layers = layers_of(case)
-    plan = derive(case.schedule, model_spec(layers), case.ranks, case.micro_batches)
+    plan = plan_of(case, layers)
     return Runner(
         plan, layers, transport=Loopback(rank, case.workers), data_parallel=case.data_parallel, jit=False, seed=1
     )

@@ -86,3 +86,9 @@ def test_without_msrun_a_transport_is_alone(monkeypatch):
     monkeypatch.delenv("MS_ROLE", raising=False)
     alone = Transport.start()
     assert (alone.rank, alone.size) == (0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", ["message", "small sum", "large sum"])
+def test_a_rank_that_waits_leaves_its_core_to_the_others(probes, wait):
+    assert probes[1]["waiting"][wait] < 0.3  # MindSpore's own wait takes all of it

@@ -12,13 +12,26 @@ from hyperparallel.algebra import from_text
 from hyperparallel.cells.layer import build_layer
 from hyperparallel.cli import main
 from hyperparallel.cost import costs_from_parts, model_from_costs, parse_part_costs
-from hyperparallel.training.build import build_layers, build_plan
+from hyperparallel.planner import Planned
+from hyperparallel.training.build import build_layers
 from hyperparallel.training.config import load_config
+from hyperparallel.training.planning import build_plan
 
 DIGITS = Path(__file__).parents[2] / "yaml" / "digits.yaml"
 INLINE, TRANSPOSED, TEXT = "1f1b(vision+llm)", "transpose(vision) >> 1f1b(llm)", "1f1b(llm)"
 FROZEN, TRAINED = "vision=12/0,llm=4/8", "vision=12/24,llm=4/8"
-KEYS = ["schedule", "ranks", "micro_batches", "step_time", "lower_bound", "bubble", "peak_live", "owner", "programs"]
+KEYS = [
+    "schedule",
+    "ranks",
+    "micro_batches",
+    "step_time",
+    "lower_bound",
+    "bubble",
+    "peak_live",
+    "owner",
+    "programs",
+    "certificate",
+]
 
 
 def words(schedule=TRANSPOSED, ranks=4, micro_batches=4, cost=FROZEN, *more):
@@ -187,11 +200,11 @@ def fake_config(monkeypatch):
     """Stand in for the training package: record what is asked, answer with a small plan."""
     calls = []
 
-    def plan_from_config(path, overrides):
+    def plan_from_config(path, overrides, options):
         calls.append((path, overrides))
         parts = parse_part_costs(FROZEN)
         plan = derive(TRANSPOSED, model_from_costs(parse(TRANSPOSED), parts, 2), 2, 2)
-        return plan, costs_from_parts(plan, parts), "ms"
+        return Planned(plan, None), costs_from_parts(plan, parts)
 
     module = types.ModuleType("hyperparallel.training.plan_config")
     module.plan_from_config = plan_from_config
@@ -274,3 +287,74 @@ def test_placement_wants_a_model(capsys):
     assert main(words(TEXT, 4, 4, "llm=4/8", "--placement")) == 2
     out, err = capsys.readouterr()
     assert out == "" and "--placement counts the parameters of a model, which only a CONFIG.yaml gives" in err
+
+
+FILL = "transpose(vision, owner=balanced, place=fill{}) >> 1f1b(llm)"
+
+
+@pytest.mark.parametrize(
+    "micro_batches, cost, split, step_time",
+    [
+        (4, "12/0", "", 96),
+        (4, "12/0", ", split=4", 87),
+        (8, "12/0", "", 144),
+        (8, "12/0", ", split=4", 139),
+        (8, "12/24", "", 188),
+        (8, "12/24", ", split=4", 172),
+    ],
+)
+def test_the_planner_finds_the_proven_optima(capsys, micro_batches, cost, split, step_time):
+    """Source: design, section 4."""
+    argv = ["--ranks", "4", "--micro-batches", str(micro_batches), "--cost", f"vision={cost},llm=4/8", "--json"]
+    assert main(["plan", "--schedule", FILL.format(split), *argv]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["step_time"] == plan["certificate"]["step_time"] == step_time
+    assert plan["certificate"]["bound"] >= 0.99 * step_time
+
+
+def test_costs_of_every_micro_batch_come_from_a_file(capsys, tmp_path):
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps([[0, 0], [30, 0], [3, 0], [15, 0]]))
+    argv = ["--ranks", "2", "--micro-batches", "4", "--cost", f"vision=@{file},llm=4/8"]
+    assert main(["plan", "--schedule", FILL.format(""), *argv]) == 0
+    assert "planned      proven optimal" in capsys.readouterr().out
+    assert main(["plan", "--schedule", FILL.format(""), *argv[:3], "5", *argv[4:]]) == 2
+    assert "listed for 4 micro-batches; M is 5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("[]", "expected a list of [forward, backward]"),
+        ("[[1, 2], [1]]", "entry 1 is [1]"),
+        ("[[1, -2]]", "entry 0 is [1, -2]"),
+        ("[[1, true]]", "entry 0 is [1, true]"),
+        ("nothing", "is not JSON"),
+    ],
+)
+def test_a_wrong_file_of_costs_is_refused(capsys, tmp_path, text, said):
+    file = tmp_path / "costs.json"
+    file.write_text(text)
+    argv = ["--ranks", "2", "--micro-batches", "1", "--cost", f"vision=@{file},llm=4/8"]
+    assert main(["plan", "--schedule", TRANSPOSED, *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_the_planner_decided_can_be_written(capsys, tmp_path):
+    argv = [
+        "--ranks",
+        "2",
+        "--micro-batches",
+        "4",
+        "--cost",
+        FROZEN,
+        "--engine",
+        "list",
+        "--out",
+        str(tmp_path / "p.json"),
+    ]
+    assert main(["plan", "--schedule", FILL.format(", split=2"), *argv]) == 0
+    found = json.loads((tmp_path / "p.json").read_text())
+    assert found["certificate"]["step_time"] >= found["certificate"]["bound"]
+    assert main(["plan", "--schedule", TRANSPOSED, *argv]) == 2
+    assert "leaves nothing to" in capsys.readouterr().err

@@ -27,7 +27,7 @@ BAD = [
     ("llm=4", "'llm=4' is not a cost; expected part=FORWARD/BACKWARD"),
     ("llm=4/8,", "'' is not a cost"),
     ("llm=4/8/", "'llm=4/8/' is not a cost"),
-    ("llm=4/4/4/4", "expected part=FORWARD/BACKWARD such as llm=4/8, or part=FORWARD/INPUT/WEIGHT such as llm=4/4/4"),
+    ("llm=4/4/4/4", "expected part=FORWARD/BACKWARD such as llm=4/8, part=FORWARD/INPUT/WEIGHT such as llm=4/4/4"),
     ("llm=-4/8", "'llm=-4/8' is not a cost"),
     ("llm=1e3/8", "is not a cost"),
     ("llm=nan/8", "is not a cost"),

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from mindspore import nn, ops
 
-from hyperparallel import Layer, Plan, derive, model_spec
+from hyperparallel import Costs, Layer, Plan, model_spec
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.models import DecoderConfig, MllmConfig, VisionConfig, mllm
+from hyperparallel.planner import Settings, plan_line
 
 TOY_COLUMNS = {"image": TensorSpec((4, 16)), "text": TensorSpec((4, 16)), "answer": TensorSpec((4, 1))}
 MLLM_COLUMNS = {
@@ -26,6 +27,7 @@ SCHEDULES = (
     "1f1b(vision+llm)*2",
     "transpose(vision) >> 1f1b(llm)",
     "transpose(vision) >> zb(llm, fold=v)",
+    "transpose(vision, owner=balanced, place=fill, split=2) >> 1f1b(llm)",
 )
 
 
@@ -134,5 +136,12 @@ def layers_for(case: GridCase, parallel: TensorParallel | None = None) -> tuple[
 
 
 def plan_of(case: GridCase) -> Plan:
-    """Derive the plan of a case."""
-    return derive(case.schedule, model_spec(layers_for(case)), case.topology.ranks, case.micro_batches)
+    """Derive the plan of a case; all stages cost the same."""
+    spec, ranks = model_spec(layers_for(case)), case.topology.ranks
+    return plan_line(case.schedule, spec, ranks, case.micro_batches, _costs, Settings(engine="list")).plan
+
+
+def _costs(plan: Plan) -> Costs:
+    split = plan.placement.split
+    stages = range(plan.placement.stages)
+    return Costs({(s, kind): 4.0 for s in stages for kind in "FB"}, shares=[(1 / split,) * split] * plan.micro_batches)

@@ -10,9 +10,10 @@ from hyperparallel.cells.transport import Transport
 from hyperparallel.cli import main
 from hyperparallel.data import DigitsConfig, FilesConfig, ListSource, StepFeed
 from hyperparallel.data.example import write_example
-from hyperparallel.training.build import build_feed, build_layers, build_plan, column_specs, room_of
+from hyperparallel.training.build import build_feed, build_layers, column_specs, room_of
 from hyperparallel.training.config import load_config
 from hyperparallel.training.plan_config import plan_from_config
+from hyperparallel.training.planning import build_plan
 from hyperparallel.training.runners import build_runner
 from hyperparallel.training.trainer import batches, learning_rate, train
 

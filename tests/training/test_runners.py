@@ -4,8 +4,9 @@ import pytest
 from training_config import write_config
 
 from hyperparallel.errors import ConfigError
-from hyperparallel.training.build import build_feed, build_layers, build_plan, column_specs
+from hyperparallel.training.build import build_feed, build_layers, column_specs
 from hyperparallel.training.config import load_config
+from hyperparallel.training.planning import build_plan
 from hyperparallel.training.runners import check_runner, recomputed
 
 GRAPH = "run.mode=graph"

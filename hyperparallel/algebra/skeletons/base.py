@@ -118,8 +118,8 @@ class Replicated(Skeleton):
     layout = Layout.REPLICATED
 
     @abstractmethod
-    def owners(self, option: Value, ranks: int, micro_batches: int) -> tuple[int, ...]:
-        """Return the owner rank of every micro-batch for a value of the option `owner`."""
+    def owners(self, option: Value, ranks: int, pieces: int) -> tuple[int, ...]:
+        """Return the owner ranks for a value of the option `owner`: of M micro-batches, or of all their pieces."""
 
     @abstractmethod
     def around(self, steps: list, forward: list, backward: list) -> list:
@@ -127,8 +127,8 @@ class Replicated(Skeleton):
 
         Args:
             steps: the rank's steps of the Sharded regions, in order.
-            forward: the region's forwards that this rank owns, by micro-batch.
-            backward: its backwards, by micro-batch; empty when the region has none.
+            forward: the region's forwards that this rank owns, by micro-batch (and piece).
+            backward: its backwards, by micro-batch (and piece); empty when the region has none.
 
         Returns:
             All of them, in the order in which the rank runs them.

@@ -1,0 +1,58 @@
+"""Pieces of a micro-batch: cut the columns that an encoder reads, join what the pieces hand on, cut its gradient.
+
+Everything is cut along the first axis, which must count images (or whatever the encoder takes one by one): in each
+column that the layers of the region read, and in each tensor that the region hands on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from mindspore import Tensor, ops
+
+
+def bounds(rows: int, pieces: int) -> list[int]:
+    """Say where pieces begin and end: as equal as it goes, longer ones first, so that empty ones come last.
+
+    Example:
+        >>> bounds(5, 4), bounds(2, 4)
+        ([0, 2, 3, 4, 5], [0, 1, 2, 2, 2])
+    """
+    base, more = divmod(rows, pieces)
+    return [0, *np.cumsum([base + (index < more) for index in range(pieces)]).tolist()]
+
+
+def cut_column(column: np.ndarray, index: int, pieces: int) -> np.ndarray:
+    """Take a piece of a column; an empty one is a row of zeros, as encoders do not take nothing.
+
+    Nobody reads the features of such a row: they follow those of all images.
+
+    Example:
+        >>> cut_column(np.array([[7], [8], [9]]), 0, 2).tolist(), cut_column(np.array([[7]]), 1, 2).tolist()
+        ([[7], [8]], [[0]])
+    """
+    at = bounds(len(column), pieces)
+    rows = column[at[index] : at[index + 1]]
+    return rows if len(rows) else np.zeros((1, *column.shape[1:]), column.dtype)
+
+
+def join(carries: Sequence[Tensor | tuple[Tensor, ...]]) -> Tensor | tuple[Tensor, ...]:
+    """Put what the pieces hand on one after the other, tensor by tensor."""
+    if isinstance(carries[0], tuple):
+        return tuple(ops.concat(tensors) for tensors in zip(*carries, strict=True))
+    return ops.concat(tuple(carries))
+
+
+def part(joined: Tensor | tuple[Tensor, ...], rows: Sequence[int], index: int) -> Tensor | tuple[Tensor, ...]:
+    """Take the rows of one piece out of what was joined, or out of its gradient.
+
+    Args:
+        joined: all pieces together.
+        rows: of every piece.
+        index: which piece.
+    """
+    if isinstance(joined, tuple):
+        return tuple(part(tensor, rows, index) for tensor in joined)
+    first = sum(rows[:index])
+    return joined[first : first + rows[index]]

@@ -1,0 +1,83 @@
+"""The layers of large models by their shapes: parameters, FLOPs, tensors and what is kept, without building anything.
+
+Counted are matrix products and what attention multiplies among tokens; norms, biases and activations only by the memory
+that they move. Attention is a fused kernel: its scores never reach memory. Causal attention looks at half of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from hyperparallel.cost.roofline import Count, Sizes
+
+Size = Annotated[int, Field(gt=0)]
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """One layer; elements, of one micro-batch where it depends on `Sizes`. Equal layers share their functions.
+
+    Args:
+        name: like `vision.blocks.3`.
+        part: like `vision`.
+        trainable: whether it is.
+        parameters: its parameters on one device.
+        largest: the largest single one of those.
+        count: FLOPs and traffic of a forward.
+        saved: what is kept for its backward, its input included.
+        scratch: what its backward holds beyond that.
+        carry: what it hands on; 0 for the last layer.
+    """
+
+    name: str
+    part: str
+    trainable: bool
+    parameters: float
+    largest: float
+    count: Callable[[Sizes], Count]
+    saved: Callable[[Sizes], float]
+    scratch: Callable[[Sizes], float]
+    carry: Callable[[Sizes], float]
+
+
+class Spread(NamedTuple):
+    """Devices that hold a layer together.
+
+    Args:
+        tensor: T, that share the matrices of a block.
+        experts: that share the experts of a block, each with its own tokens.
+    """
+
+    tensor: int = 1
+    experts: int = 1
+
+
+class Block(NamedTuple):
+    """One transformer block, per row (token or patch): elements, T taken into account."""
+
+    parameters: float
+    largest: float
+    active: float  # parameters that one row multiplies
+    mixing: float  # multiply-adds of a row with another one
+    tensors: float  # between two operators
+    saved: float
+    scratch: float
+
+
+def block_functions(
+    block: Block, rows: Callable[[Sizes], float], context: Callable[[Sizes], float]
+) -> tuple[Callable[[Sizes], Count], Callable[[Sizes], float], Callable[[Sizes], float]]:
+    """Make `count`, `saved` and `scratch` of a block."""
+
+    def count(sizes: Sizes) -> Count:
+        number = rows(sizes)
+        mixing = 2 * number * block.mixing * context(sizes)
+        # Of many experts a few rows touch a few; of all other matrices each row touches all.
+        weights = min(block.parameters, number * block.active)
+        return Count(2 * number * block.active + mixing, weights, 2 * number * block.tensors, mixing)
+
+    return count, lambda sizes: rows(sizes) * block.saved, lambda sizes: rows(sizes) * block.scratch

@@ -1,0 +1,225 @@
+"""From a schedule line and costs to a plan whose encodes are placed: the planner's front.
+
+What the line leaves open is made a `Problem` (`problem.py`), solved, and given back to `derive`, which makes the same
+kind of plan as ever: static, checked by `validate`, run by every runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from hyperparallel.algebra import Plan, Schedule, derive, normal_form, parse, validate
+from hyperparallel.algebra.model import ModelSpec
+from hyperparallel.algebra.placement import Node
+from hyperparallel.algebra.program import SEND_B, SEND_F, Action, B, F, I, W
+from hyperparallel.algebra.regions import Encodes, fill_parts, needs_planner
+from hyperparallel.cost.timeline import play
+from hyperparallel.cost.weights import Costs
+from hyperparallel.planner.fill import fill
+from hyperparallel.planner.owners import balance
+from hyperparallel.planner.problem import Encode, Filling, Problem, Task
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long and how hard to plan.
+
+    Args:
+        time_limit_s: seconds of the clock; not looked at when `work_limit` is given.
+        work_limit: bounds planning by work instead, about seconds: the same input then gives the same plan everywhere.
+        seed: of search and solver.
+        engine: "auto", "list" (milliseconds), "search" or "exact".
+        live_limit: most encodes that a rank may hold at a time; None for no limit.
+    """
+
+    time_limit_s: float = 10.0
+    work_limit: float | None = None
+    seed: int = 0
+    engine: str = "auto"
+    live_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How good a plan is.
+
+    Args:
+        step_time: of the plan, in the unit of the costs.
+        bound: no plan with the same order of the backbone is faster.
+        proven: the step time is the bound.
+        engine: what found it.
+    """
+
+    step_time: float
+    bound: float
+    proven: bool
+    engine: str
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the bound the plan is at most, as a fraction of the bound."""
+        return self.step_time / self.bound - 1.0 if self.bound else 0.0
+
+    def __str__(self) -> str:
+        if self.proven:
+            return "proven optimal for this order of the backbone"
+        return f"at most {100 * self.gap:.1f} % above the optimum for this order of the backbone"
+
+
+class Planned(NamedTuple):
+    """A plan, and its certificate where the planner decided something."""
+
+    plan: Plan
+    certificate: Certificate | None
+
+
+def plan_line(
+    schedule: Schedule | str,
+    model: ModelSpec,
+    ranks: int,
+    micro_batches: int,
+    costs_of: Callable[[Plan], Costs],
+    settings: Settings | None = None,
+) -> Planned:
+    """Plan a schedule line: derive it, and decide what `owner=balanced` and `place=fill` leave open.
+
+    Args:
+        schedule: a parsed line or its text.
+        model: the layers, in parts.
+        ranks: P >= 1.
+        micro_batches: M >= 1.
+        costs_of: prices a plan; the encoder costs the same on every rank.
+        settings: limits of the search.
+
+    Raises:
+        ScheduleError: the line does not fit the model, or no plan keeps the limit on live encodes.
+
+    Returns:
+        The validated plan; never slower than the same line with `owner=roundrobin, place=warmup`.
+
+    Example:
+        >>> from hyperparallel.cost import PartCost, costs_from_parts
+        >>> parts = {"vision": PartCost(12, 0), "llm": PartCost(4, 8)}
+        >>> planned = plan_line("transpose(vision, owner=balanced, place=fill) >> 1f1b(llm)",
+        ...     ModelSpec.of({"vision": 4, "llm": 8}, frozen={"vision"}), ranks=4, micro_batches=8,
+        ...     costs_of=lambda plan: costs_from_parts(plan, parts))
+        >>> planned.certificate.step_time, str(planned.certificate)
+        (144.0, 'proven optimal for this order of the backbone')
+    """
+    settings = settings or Settings()
+    schedule = parse(schedule) if isinstance(schedule, str) else schedule
+    schedule = normal_form(fill_parts(schedule, model))
+    first = schedule.regions[0]
+    if not needs_planner(first):
+        return Planned(validate(derive(schedule, model, ranks, micro_batches)), None)
+    base = derive(_published(schedule), model, ranks, micro_batches)
+    # What is wrong with the line is said before any work.
+    derive(schedule, model, ranks, micro_batches, Encodes(base.owner or (), base.compute))
+    costs = costs_of(base)
+    problem = problem_of(base, costs, first.option("owner") == "balanced", settings.live_limit)
+    if first.option("place") == "warmup":
+        filling = balance(problem)
+    else:
+        filling = fill(
+            problem,
+            time_limit_s=settings.time_limit_s,
+            work_limit=settings.work_limit,
+            seed=settings.seed,
+            engine=settings.engine,
+        )
+    plan = derive(schedule, model, ranks, micro_batches, _encodes(base, filling, costs))
+    certificate = Certificate(filling.step_time, filling.bound, filling.proven, filling.engine)
+    return Planned(validate(plan), certificate)
+
+
+def _published(schedule: Schedule) -> Schedule:
+    """Return the line with the paper's owners and place where they are left to the planner."""
+    first = schedule.regions[0]
+    kept = [(key, value) for key, value in first.options if (key, value) not in _OPEN]
+    return replace(schedule, regions=(replace(first, options=tuple(kept)), *schedule.regions[1:]))
+
+
+_OPEN = (("owner", "balanced"), ("place", "fill"))
+
+
+def problem_of(base: Plan, costs: Costs, choose_owners: bool, live_limit: int | None = None) -> Problem:
+    """Make the planner's problem of a plan: its backbone's order with its encodes taken out.
+
+    Args:
+        base: a plan whose first region is Replicated.
+        costs: durations.
+        choose_owners: whether owners are open; else they are the plan's.
+        live_limit: most encodes that a rank may hold.
+
+    Returns:
+        The problem. Encodes come by micro-batch and piece, tasks by rank.
+    """
+    placement = base.placement
+    rows = [[action for action in row if action.stage >= base.ranks] for row in base.compute]
+    number = {action: index for index, action in enumerate(action for row in rows for action in row)}
+    tasks = tuple(Task(costs.duration(action), _needs(action, base, costs, number)) for action in number)
+    encodes = []
+    for stage, unit in encode_nodes(base):
+        after = placement.neighbours[stage, unit][1]
+        assert after is not None, "encodes feed nothing"
+        backward = gradient = None
+        if placement.gates[stage].receives_gradient:
+            backward = costs.duration(Action(stage, B, unit))
+            gradient = next(
+                number[Action(after[0], kind, after[1])]
+                for kind in (B, I)
+                if Action(after[0], kind, after[1]) in number
+            )
+        encodes.append(
+            Encode(
+                forward=costs.duration(Action(stage, F, unit)),
+                backward=backward,
+                feeds=number[Action(after[0], F, after[1])],
+                follows=gradient,
+                send=costs.duration(Action(stage, SEND_F, unit)),
+                receive=costs.duration(Action(after[0], SEND_B, unit)) if backward is not None else 0.0,
+                owner=None if choose_owners else stage,
+                group=after[1],
+            )
+        )
+    numbered = tuple(tuple(number[action] for action in row) for row in rows)
+    return Problem(tasks, numbered, tuple(encodes), live_limit)
+
+
+def encode_nodes(plan: Plan) -> list[Node]:
+    """List what the first region runs, by micro-batch and piece."""
+    return [node for mb in range(plan.micro_batches) for node in plan.placement.nodes(0, mb)]
+
+
+def _needs(action: Action, base: Plan, costs: Costs, number: dict[Action, int]) -> tuple[tuple[int, float], ...]:
+    """List what a task needs from other tasks, with the delay of the message."""
+    stage, kind, mb = action
+    before, after = base.placement.neighbours[stage, mb]
+    if kind == W:
+        return ()
+    if kind == F:
+        sources = [(Action(left, F, unit), SEND_F) for left, unit in before if left >= base.ranks]
+    else:
+        options = [] if after is None else [Action(after[0], one, after[1]) for one in (B, I)]
+        sources = [(one, SEND_B) for one in options if one in number]
+    return tuple(
+        (number[one], costs.duration(one._replace(kind=send)) if (one.stage - stage) % base.ranks else 0.0)
+        for one, send in sources
+    )
+
+
+def _encodes(base: Plan, filling: Filling, costs: Costs) -> Encodes:
+    """Turn a filling into owners, orders and times of the plan."""
+    split, nodes = base.placement.split, encode_nodes(base)
+    ranks = list(filling.owners)
+    owners = ranks if split == 1 else [tuple(ranks[at : at + split]) for at in range(0, len(ranks), split)]
+    tasks = [action for row in base.compute for action in row if action.stage >= base.ranks]
+    rows = []
+    for rank, row in enumerate(filling.rows):
+        rows.append(tuple(tasks[index] if kind == "T" else Action(rank, kind, nodes[index][1]) for kind, index in row))
+    decided = Encodes(tuple(owners), tuple(rows))
+    placement = replace(base.placement, owners=(decided.owners, *base.placement.owners[1:]))
+    ends = tuple(tuple(span.end for span in row) for row in play(decided.compute, placement, costs))
+    return replace(decided, ends=ends)

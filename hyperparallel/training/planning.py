@@ -1,0 +1,152 @@
+"""The plan of a configuration: from its schedule line, its costs and the section `planner`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hyperparallel.algebra import Plan, normal_form, parse, to_text
+from hyperparallel.algebra.regions import fill_parts, needs_planner
+from hyperparallel.cells.layer import Layer, model_spec
+from hyperparallel.cells.transport import Transport
+from hyperparallel.cost import Costs
+from hyperparallel.data import MicroBatchInfo
+from hyperparallel.errors import ConfigError
+from hyperparallel.planner import Planned, Settings, plan_line
+from hyperparallel.planner.limits import parse_limit, plan_within
+from hyperparallel.planner.plan_file import read_plan_file, to_plan_file
+from hyperparallel.training import costs
+from hyperparallel.training.build import build_feed, column_specs, layer_times
+from hyperparallel.training.config import Config
+from hyperparallel.training.memory_profile import default_file, predict, read_profile
+from hyperparallel.views.files import write_files
+
+SAMPLED_STEPS = 8
+"""Steps whose micro-batches make the mean one, for which a static plan is made."""
+
+
+def build_plan(config: Config, layers: Sequence[Layer]) -> Plan:
+    """Derive and validate the plan of a configuration; see `plan_job`."""
+    return plan_job(config, layers).plan
+
+
+def plan_job(config: Config, layers: Sequence[Layer], options: Mapping[str, Any] | None = None) -> Planned:
+    """Plan a configuration: read the plan from its file, or make it.
+
+    Args:
+        config: schedule line, P, M, and the section `planner`.
+        layers: the model; costs are those of the mean micro-batch (section `cost`).
+        options: values of `Settings` that replace those of the section.
+
+    Raises:
+        HyperParallelError: the line does not fit, or no plan keeps the memory limit.
+
+    Returns:
+        The validated plan; the certificate is for the mean micro-batch.
+    """
+    model = model_spec(layers, layer_times(config, layers))
+    ranks, micro_batches = config.parallel.ranks, config.training.micro_batches
+    section = config.planner
+    if section.file and is_planned(config, layers):
+        return read_plan_file(Path(section.file), config.schedule, model, ranks, micro_batches)
+    settings = Settings(section.time_limit_s, section.work_limit, section.seed, section.engine)
+    limit = None if section.memory_limit is None else parse_limit(section.memory_limit)
+    if limit is not None and limit.encodes is not None:
+        settings = replace(settings, live_limit=limit.encodes)
+    settings = replace(settings, **(options or {}))
+
+    def plan_at(live_limit: int | None) -> Planned:
+        return plan_line(
+            config.schedule,
+            model,
+            ranks,
+            micro_batches,
+            lambda plan: mean_costs(config, plan, layers),
+            replace(settings, live_limit=live_limit),
+        )
+
+    if limit is None or limit.bytes is None:
+        return plan_at(settings.live_limit)
+    split = max(1, int(parse(config.schedule).regions[0].option("split"))) if is_planned(config, layers) else 1
+    return plan_within(limit.bytes, micro_batches * split, plan_at, lambda plan: _peaks(config, plan, layers))
+
+
+def is_planned(config: Config, layers: Sequence[Layer]) -> bool:
+    """Tell whether the line leaves owners or places to the planner."""
+    return needs_planner(normal_form(fill_parts(parse(config.schedule), model_spec(layers))).regions[0])
+
+
+def mean_costs(config: Config, plan: Plan, layers: Sequence[Layer]) -> Costs:
+    """Estimate the costs of a plan whose micro-batches are all the mean one, in milliseconds."""
+    feed = build_feed(config, "train")
+    infos = [info for step in range(SAMPLED_STEPS) for info in feed.describe(step)]
+    return costs.estimate_costs(config, plan, layers, [_mean(infos)] * plan.micro_batches)
+
+
+def _mean(infos: Sequence[MicroBatchInfo]) -> MicroBatchInfo:
+    """Average the sizes of micro-batches, in whole numbers."""
+    return MicroBatchInfo(*(round(sum(column) / len(infos)) for column in zip(*map(_sizes, infos), strict=True)))
+
+
+def _sizes(info: MicroBatchInfo) -> tuple[int, ...]:
+    return info.images, info.samples, info.tokens, info.targets, info.padded_tokens
+
+
+def _peaks(config: Config, plan: Plan, layers: Sequence[Layer]) -> list[int]:
+    """Predict the peak of every rank from the measured bytes of the layers."""
+    columns = column_specs(config)
+    profile = read_profile(default_file())
+    recompute = range(plan.placement.stages) if config.run.recompute == "all" else config.run.recompute
+    peaks = predict(
+        plan,
+        layers,
+        columns,
+        profile,
+        dtype=config.run.dtype,
+        replicas=config.parallel.data_parallel,
+        recompute=tuple(recompute),
+    )
+    return [peak.bytes for peak in peaks]
+
+
+def hand_over(planned: Planned, folder: Path) -> list[str]:
+    """Write a plan for the ranks of a job, so that they need not make it again.
+
+    Args:
+        planned: with a certificate where the planner decided something.
+        folder: of the run.
+
+    Returns:
+        What to change in the ranks' configuration, as `section.key=value`.
+    """
+    if planned.certificate is None:
+        return []
+    path = folder / "plan.json"
+    write_files({path: to_plan_file(planned).encode()})
+    return [f"planner.file={json.dumps(str(path.absolute()))}"]
+
+
+def check_equal_plans(plan: Plan, transport: Transport) -> None:
+    """Refuse a job whose ranks follow different plans; all of them call this.
+
+    Args:
+        plan: this rank's.
+        transport: the job.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    digest = hashlib.sha256(to_text(plan.compute).encode()).digest()[:2]
+    table = np.zeros(transport.size, np.float32)
+    table[transport.rank] = int.from_bytes(digest, "little")
+    if len(set(transport.sum(table, range(transport.size)).tolist())) > 1:
+        raise ConfigError(
+            f"the ranks planned {plan.schedule} differently; let hyperparallel train start them, give planner.file, or "
+            "bound the planner by planner.work_limit instead of the clock"
+        )
