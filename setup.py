@@ -5,6 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 _FILES = ["pillow>=10", "tokenizers>=0.20"]
+_PLAN = ["ortools>=9.8,<9.10"]  # later ones hold protobuf below what MindSpore 2.10 asks for
 
 setup(
     name="hyperparallel",
@@ -29,7 +30,8 @@ setup(
         "mindformers": ["mindformers==1.9.0"],
         "figure": ["matplotlib>=3.7"],
         "files": _FILES,
-        "test": ["pytest>=8,<9", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.6", "matplotlib>=3.7", *_FILES],
+        "plan": _PLAN,
+        "test": ["pytest>=8,<9", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.6", "matplotlib>=3.7", *_FILES, *_PLAN],
     },
     entry_points={"console_scripts": ["hyperparallel = hyperparallel.cli:main"]},
 )

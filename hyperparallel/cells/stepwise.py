@@ -21,7 +21,7 @@ from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.walk import Record, Walk
-from hyperparallel.errors import ModelError
+from hyperparallel.errors import ModelError, PlanError
 
 
 class Runner:
@@ -130,6 +130,19 @@ class Runner:
         self.optimizer.update(by_copy, self.settings.lr if lr is None else lr)
         self.step_number += 1
         return result._replace(grad_norm=norm)
+
+    def follow(self, plan: Plan) -> None:
+        """Take another plan from the next step on.
+
+        Args:
+            plan: of the same line, model, P and M; owners of the encodes and the order may differ.
+
+        Raises:
+            PlanError: it is another line's: its layers lie elsewhere.
+        """
+        if (plan.placement.slabs, plan.placement.gates) != (self.plan.placement.slabs, self.plan.placement.gates):
+            raise PlanError(f"{plan.schedule} puts layers elsewhere than {self.plan.schedule}; make another Runner")
+        self.plan, self.program = plan, plan.programs[self.rank]
 
     def evaluate(self, batch: Sequence[MicroBatch]) -> StepResult:
         """Run the forwards only, on the same ranks; nothing is kept or changed.

@@ -35,8 +35,10 @@ class Live:
         parameters: weights and constants.
         moments: the optimizer's.
         inputs: batch columns of the rank's own micro-batches.
-        activations: kept for a backward.
-        carries: features, carries and their gradients that wait: to be used, or to be sent.
+        activations: of Sharded slabs, kept for a backward.
+        encoders: of Replicated regions, kept by the owners of the encodes for their backward.
+        features: what Replicated regions hand on, and its gradients, while it waits: to be used, or to be sent.
+        carries: the same of Sharded slabs.
         gradients: sums of weight gradients, and those between I and W.
         scratch: what is there only while the action runs.
     """
@@ -45,6 +47,8 @@ class Live:
     moments: int = 0
     inputs: int = 0
     activations: int = 0
+    encoders: int = 0
+    features: int = 0
     carries: int = 0
     gradients: int = 0
     scratch: int = 0
@@ -163,7 +167,7 @@ class _Walk:
         self.inputs = 0
         self.activations: dict[Node, int] = {}
         self.messages = 0  # so far
-        self.leaving: dict[int, int] = {}  # number of a message -> bytes sent whose memory is not free yet
+        self.leaving: dict[int, tuple[Name, int]] = {}  # number of a message -> what it sent, not free yet
         self.arrived: dict[Name, int] = {}  # carry -> number of the message that brought it
         self.carries: dict[Name, int] = {}
         self.pending: dict[Node, int] = {}  # between I and W
@@ -181,21 +185,29 @@ class _Walk:
 
     def live(self, scratch: int = 0) -> Live:
         """Add up what is live now."""
+        waiting = [*self.carries.items(), *self.leaving.values()]
         return Live(
             self.parameters,
             self.moments,
             self.inputs,
-            sum(self.activations.values()),
-            sum(self.carries.values()) + sum(self.leaving.values()),
+            *self._by_layout([(stage, size) for (stage, _), size in self.activations.items()]),
+            *self._by_layout([(node[0], size) for (_, node), size in waiting])[::-1],
             sum(self.sums.values()) + sum(self.pending.values()),
             scratch,
         )
+
+    def _by_layout(self, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Add up sizes by stage: of Sharded regions, and of Replicated ones."""
+        owners = self.placement.owners
+        replicated = sum(size for stage, size in sizes if owners[self.placement.region_of(stage)] is not None)
+        return sum(size for _, size in sizes) - replicated, replicated
 
     def run(self, action: Action) -> Live:
         """Take one action; returns what is live while it runs."""
         if action.kind in SENDS:
             self.messages += 1
-            self.leaving[self.messages] = self.carries.pop(_carry_of(action, self.placement))
+            name = _carry_of(action, self.placement)
+            self.leaving[self.messages] = name, self.carries.pop(name)
             return self.live()
         if action.kind in RECEIVES:
             self.messages += 1
@@ -270,7 +282,7 @@ class _Walk:
     def _free_sent(self, used: Name) -> None:
         """Free what was sent before a carry came: messages are in one queue, which the compute has now waited for."""
         number = self.arrived.pop(used, 0)
-        self.leaving = {message: size for message, size in self.leaving.items() if message > number}
+        self.leaving = {message: sent for message, sent in self.leaving.items() if message > number}
 
     def _hand_on(self, name: Name) -> None:
         """Let a carry, or its gradient, wait here or where it arrives."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +77,17 @@ class StepFeed:
         self.replica = replica
         self.pad_to_multiple = pad_to_multiple
         self.room = room
+        self._order: Callable[[int], Sequence[int]] | None = None
+
+    def ordered(self, order: Callable[[int], Sequence[int]]) -> StepFeed:
+        """Return a feed whose micro-batches come in another order.
+
+        Args:
+            order: from a step to, place by place, the number of the micro-batch that goes there: 0..M-1, each once.
+        """
+        other = copy(self)
+        other._order = order
+        return other
 
     def indices(self, step: int, m: int) -> range:
         """Give the sample numbers of micro-batch `m` of step `step`, both from 0, for this replica.
@@ -87,6 +99,8 @@ class StepFeed:
         range(30, 32)
         """
         self._check_micro_batch(m)
+        if self._order is not None:
+            m = self._order(step)[m]
         size = self.batch_size // (self.micro_batches * self.data_parallel)
         start = step * self.batch_size + (self.replica * self.micro_batches + m) * size
         return range(start, start + size)

@@ -22,7 +22,8 @@ from hyperparallel.planner.problem import Problem
 from hyperparallel.planner.room import Side
 from hyperparallel.planner.unit import serial_time, time_unit
 
-_CLOSE = 1e-7  # a bound this close to a plan, as a part of it, is as good as equal
+CLOSE = 1e-7  # a bound this close to a plan, as a part of it, is as good as equal
+_ROUNDS = 12
 _LARGE = 1000  # tasks; of larger problems less is asked
 
 
@@ -41,25 +42,25 @@ def lower_bound(problem: Problem, found: float | None = None) -> float:
         >>> lower_bound(one_f_one_b(4, [12.0] * 4, [None] * 4, pieces=4))
         87.0
     """
-    check = _Refutation(problem)
+    check = Refutation(problem)
     unit = time_unit(problem)
     low = check.simple
     high = max(low, found if found is not None else serial_time(problem))
-    close = high * (1.0 - _CLOSE)
+    close = high * (1.0 - CLOSE)
     if low < close and check.refutes(close):
         low = close
     # Every step time is a sum of durations, so a multiple of their common unit: finer than that tells nothing.
-    fine = max(float(unit or 0.0) / 2.0, high * (_CLOSE if len(problem.tasks) < _LARGE else 1e-4))
+    fine = max(float(unit or 0.0) / 2.0, high * (CLOSE if len(problem.tasks) < _LARGE else 1e-4))
     while high - low > fine:
         middle = (low + high) / 2.0
         if check.refutes(middle):
             low = middle
         else:
             high = middle
-    return float(ceil(low / unit - _CLOSE) * unit) if unit else low
+    return float(ceil(low / unit - CLOSE) * unit) if unit else low
 
 
-class _Refutation:
+class Refutation:
     """Tries to show that no plan ends by a given time.
 
     Args:
@@ -79,28 +80,39 @@ class _Refutation:
 
     def refutes(self, target: float) -> bool:
         """Say whether it is certain that no plan ends by the target."""
+        return self.windows(target) is None
+
+    def windows(self, target: float) -> tuple[list[float], list[float]] | None:
+        """Find the least times before and behind every task in plans that end by the target; None: there are none."""
         forward, backward = self.sides
         heads = _heads(self.problem, self.order, forward.release)
         tails = _tails(self.problem, self.order, backward.release if backward else None)
-        for _ in range(3):
+        for _ in range(_ROUNDS):
+            before = sum(heads) + sum(tails)
             raised = forward.raise_heads(heads, tails, target)
             if raised is None:
-                return True
+                return None
             lowered = backward.raise_heads(tails, heads, target) if backward else {}
             if lowered is None:
-                return True
-            if not raised and not lowered:
-                break
+                return None
             heads = _heads(self.problem, self.order, raised, heads)
             tails = _tails(self.problem, self.order, lowered, tails)
-            if any(
-                head + tail + task.duration > target * (1 + ROUNDING)
-                for head, tail, task in zip(heads, tails, self.problem.tasks, strict=True)
-            ):
-                return True
-        if self.pairs is not None:
-            return self.pairs.refutes(heads, tails, target)
-        return False
+            if self._too_long(heads, tails, target):
+                return None
+            if self.pairs is not None:
+                if not self.pairs.narrow(heads, tails, target):
+                    return None
+                heads = _heads(self.problem, self.order, {}, heads)
+                tails = _tails(self.problem, self.order, {}, tails)
+                if self._too_long(heads, tails, target):
+                    return None
+            if sum(heads) + sum(tails) <= before * (1 + 1e-6):
+                break
+        return heads, tails
+
+    def _too_long(self, heads: list[float], tails: list[float], target: float) -> bool:
+        spans = zip(heads, tails, self.problem.tasks, strict=True)
+        return any(head + tail + task.duration > target * (1 + 4 * ROUNDING) for head, tail, task in spans)
 
     def _longest(self) -> float:
         forward, backward = self.sides

@@ -10,22 +10,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hyperparallel.errors import ScheduleError
+from hyperparallel.planner.bounds import CLOSE, Refutation
 from hyperparallel.planner.play import Graph, play
 from hyperparallel.planner.unit import serial_time, time_unit
 
-_FINE = 1_000_000  # grid points in a step when the durations have no common unit
+_FINE = 100_000_000  # grid points in a step when the durations have no common unit
 
 
 class Solved(NamedTuple):
     """What the solver found.
 
     Args:
-        rows: per rank, numbered actions in order; None when it found no plan.
+        rows: per rank, numbered actions in order; those given when it found none that is better.
         owners: per encode, its rank.
         bound: no plan is faster.
     """
 
-    rows: list[list[int]] | None
+    rows: list[list[int]]
     owners: list[int]
     bound: float
 
@@ -82,12 +83,22 @@ def solve(
     Returns:
         The plan and a bound at least as good as the given one.
     """
-    model = _Model(graph, play(rows, graph.links(owners), graph.duration).step_time, bound)
+    given = [list(row) for row in rows], list(owners)
+    step_time = play(rows, graph.links(owners), graph.duration).step_time
+    # Step times are whole multiples of the unit, so a better plan is better by one.
+    target = step_time - float(time_unit(graph.problem) or 0.0)
+    windows = Refutation(graph.problem).windows(target)
+    if windows is None:
+        return Solved(given[0], given[1], max(bound, step_time * (1 - CLOSE)))
+    model = _Model(graph, target, bound)
+    model.narrow(*windows)
     if graph.problem.live_limit is not None:
         model.limit_live(graph.problem.live_limit)
     model.minimise(rows, owners)
-    solved, owners, low, _ = model.solve(time_limit_s, work_limit, seed)
-    return Solved(solved, owners, max(bound, low))
+    solved, owners, low, impossible = model.solve(time_limit_s, work_limit, seed)
+    if solved is None:
+        solved, owners = given
+    return Solved(solved, owners, step_time if impossible else max(bound, min(low, step_time)))
 
 
 def within_limit(graph: Graph, limit: int, time_limit_s: float) -> tuple[list[list[int]] | None, list[int], bool]:
@@ -117,11 +128,13 @@ class _Model:
         self.model = self.cp.CpModel()
         unit = time_unit(self.problem)
         self.scale = float(1 / unit) if unit and most / unit < _FINE else _FINE / (most or 1.0)
+        self.most = most
         self.high, self.low = self.grid(most), self.grid(bound)
         self.duration = [self.grid(time) for time in graph.duration]
         self.start: list = [None] * graph.size
         self.on: list[dict] = []  # per encode: rank -> whether it is the owner
         self.on_rank: list[list] = [[] for _ in self.problem.rows]  # the intervals of each rank
+        self.alike: list[list[int]] = []  # equal encodes, in the order in which they must be ready
         self.step_time = self.model.NewIntVar(self.low, self.high, "")
         self.add_tasks()
         for index in range(graph.encodes):
@@ -142,6 +155,12 @@ class _Model:
 
     def end(self, action: int):
         return self.start[action] + self.duration[action]
+
+    def narrow(self, heads: list[float], tails: list[float]) -> None:
+        """Give every task the time between what must come before it and what must come behind it."""
+        for task, duration in enumerate(self.graph.duration[: self.graph.count]):
+            self.model.Add(self.start[task] >= self.grid(heads[task]))
+            self.model.Add(self.start[task] <= self.grid(self.most - tails[task] - duration))
 
     def add_tasks(self) -> None:
         """The LLM: each rank's order, and what tasks need."""
@@ -172,6 +191,16 @@ class _Model:
         if encode.backward is not None:
             gradient = self.end(encode.follows) + self.grid(encode.receive) * self.away(index)
             self.model.Add(self.start[backward] >= gradient)
+
+    def add_loads(self) -> None:
+        """Let no rank have more work than the step is long: nothing new either, but linear."""
+        for rank, row in enumerate(self.problem.rows):
+            load = sum(self.duration[task] for task in row)
+            for index, on in enumerate(self.on):
+                if rank in on:
+                    pair = self.duration[self.graph.forward(index)] + self.duration[self.graph.backward(index)]
+                    load += pair * on[rank]
+            self.model.Add(self.step_time >= load)
 
     def away(self, index: int):
         """1 if the owner is not the home rank, else 0."""
@@ -208,11 +237,23 @@ class _Model:
         """Ask for the shortest step, starting from a plan."""
         if self.problem.ranks > 1:  # says nothing new, but lets the solver see that the ranks together are full
             self.model.AddCumulative(self.every, [1] * len(self.every), self.problem.ranks)
+        self.add_loads()
         self.model.Minimize(self.step_time)
-        start = play(rows, self.graph.links(owners), self.graph.duration).start
+        links = [[(need, self.grid(delay)) for need, delay in before] for before in self.graph.links(owners)]
+        start, owners = play(rows, links, self.duration).start, list(owners)
+        for alike in self.alike:  # swap equal encodes until they come in the order that `break_symmetry` asks for
+            slots = []
+            for index in alike:
+                forward, backward = self.graph.forward(index), self.graph.backward(index)
+                away = owners[index] != self.problem.homes[index]
+                ready = start[forward] + self.grid(self.problem.encodes[index].send) * away
+                slots.append((ready, start[forward], start[backward], owners[index]))
+            for index, (_, first, last, owner) in zip(alike, sorted(slots), strict=True):
+                owners[index] = owner
+                start[self.graph.forward(index)], start[self.graph.backward(index)] = first, last
         for action, variable in enumerate(self.start):
             if variable is not None:
-                self.model.AddHint(variable, self.grid(start[action]))
+                self.model.AddHint(variable, int(start[action]))
         for owner, on in zip(owners, self.on, strict=True):
             for rank, owns in on.items():
                 self.model.AddHint(owns, int(rank == owner))
@@ -227,26 +268,28 @@ class _Model:
         kinds: dict[tuple, list[int]] = {}
         for index, encode in enumerate(self.problem.encodes):
             same = (encode.feeds, encode.follows) if encode.backward is not None else self.problem.homes[index]
-            kinds.setdefault(
-                (encode.forward, encode.backward, encode.send, encode.receive, encode.owner, same), []
-            ).append(index)
+            key = encode.forward, encode.backward, encode.send, encode.receive, encode.owner, same
+            kinds.setdefault(key, []).append(index)
         for alike in kinds.values():
             alike.sort(key=lambda index: place[self.problem.encodes[index].feeds])
             for left, right in zip(alike, alike[1:], strict=False):
                 self.model.Add(self.arrival(left) <= self.arrival(right))
+        self.alike = list(kinds.values())
 
     def solve(self, time_limit_s: float | None, work_limit: float | None, seed: int) -> tuple:
         """Run the solver: rows (None without a plan), owners, the bound, and whether there is no plan at all."""
         solver = self.cp.CpSolver()
         solver.parameters.random_seed = seed
         solver.parameters.num_workers = 1
+        solver.parameters.linearization_level = 2
         if work_limit is not None:
             solver.parameters.max_deterministic_time = work_limit
         if time_limit_s is not None:
             solver.parameters.max_time_in_seconds = time_limit_s
         status = solver.Solve(self.model)
         if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
-            return None, [], 0.0, status == self.cp.INFEASIBLE
+            low = 0.0 if status == self.cp.INFEASIBLE else solver.BestObjectiveBound() / self.scale
+            return None, [], low, status == self.cp.INFEASIBLE
         owners = [next(rank for rank, owns in on.items() if solver.Value(owns)) for on in self.on]
         when = [-1 if start is None else solver.Value(start) for start in self.start]
         return self.read(when, owners), owners, solver.BestObjectiveBound() / self.scale, False

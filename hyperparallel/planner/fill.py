@@ -24,7 +24,7 @@ ENGINES = ("auto", "list", "search", "exact")
 _ROUNDING = 1e-6
 _LIST_WORK = 3000  # actions that list schedules place: 5 ms on one core
 _LARGEST = 6000  # intervals that are worth giving to the solver
-_SEARCH_SHARE = 0.15  # of the limits, in "auto" and "exact"
+_SEARCH_SHARE = 0.3  # of the limits, in "auto" and "exact"
 _MOVES = 60_000  # actions that local search moves past in a second, about; the unit of `work_limit`
 
 
@@ -74,7 +74,8 @@ class _Fill:
         self.began = time.monotonic()
         self.problem, self.graph, self.seed, self.engine = problem, Graph(problem), seed, engine
         self.time_limit, self.work_limit = time_limit_s, work_limit
-        self.plan = list_plan(self.graph, _LIST_WORK if engine == "list" else None)
+        limit = _LIST_WORK if work_limit is None else min(_LIST_WORK, int(work_limit * _MOVES))
+        self.plan = list_plan(self.graph, limit if engine == "list" else None)
         self.found_by = "list"
         if start is not None:
             self.take_start(start)
@@ -83,6 +84,10 @@ class _Fill:
         self.bound = ListScheduler(self.graph).low
         if not self.proven:
             self.polish()
+        if not self.proven and engine != "list" and problem.live_limit is None:
+            quick, self.plan = self.plan, list_plan(self.graph)
+            self.polish()
+            self.plan = min(self.plan, quick, key=lambda plan: plan.step_time)
 
     @property
     def proven(self) -> bool:
@@ -160,7 +165,7 @@ class _Fill:
             seed=self.seed,
         )
         self.bound = max(self.bound, solved.bound)
-        played = play(solved.rows, self.graph.links(solved.owners), self.graph.duration) if solved.rows else None
+        played = play(solved.rows, self.graph.links(solved.owners), self.graph.duration)
         if played and played.step_time < self.plan.step_time and self.allowed(solved.rows, solved.owners):
             self.plan, self.found_by = Plan(played.step_time, solved.rows, solved.owners), "exact"
 

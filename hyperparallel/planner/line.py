@@ -6,7 +6,7 @@ kind of plan as ever: static, checked by `validate`, run by every runner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,8 +18,11 @@ from hyperparallel.algebra.regions import Encodes, fill_parts, needs_planner
 from hyperparallel.cost.timeline import play
 from hyperparallel.cost.weights import Costs
 from hyperparallel.planner.fill import fill
+from hyperparallel.planner.live import most_waiting, peak_live
 from hyperparallel.planner.owners import balance
-from hyperparallel.planner.problem import Encode, Filling, Problem, Task
+from hyperparallel.planner.play import Graph
+from hyperparallel.planner.play import play as play_rows
+from hyperparallel.planner.problem import Encode, Filling, Problem, Rows, Task
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,16 @@ class Certificate:
         bound: no plan with the same order of the backbone is faster.
         proven: the step time is the bound.
         engine: what found it.
+        held: per rank, the most encodes (or pieces) that it holds at a time: see `live.py`.
+        waiting: the most whose features wait on the first rank of the backbone at a time.
     """
 
     step_time: float
     bound: float
     proven: bool
     engine: str
+    held: tuple[int, ...]
+    waiting: int
 
     @property
     def gap(self) -> float:
@@ -129,9 +136,22 @@ def plan_line(
             seed=settings.seed,
             engine=settings.engine,
         )
-    plan = derive(schedule, model, ranks, micro_batches, _encodes(base, filling, costs))
-    certificate = Certificate(filling.step_time, filling.bound, filling.proven, filling.engine)
-    return Planned(validate(plan), certificate)
+    plan = derive(schedule, model, ranks, micro_batches, encodes_of(base, filling.rows, filling.owners, costs))
+    return Planned(validate(plan), _certify(problem, filling))
+
+
+def _certify(problem: Problem, filling: Filling) -> Certificate:
+    graph = Graph(problem)
+    played = play_rows(graph.number(filling.rows), graph.links(filling.owners), graph.duration)
+    assert played is not None, "the engine's plan waits in a circle"
+    return Certificate(
+        filling.step_time,
+        filling.bound,
+        filling.proven,
+        filling.engine,
+        tuple(peak_live(graph, filling.owners, played)),
+        most_waiting(graph, filling.owners, played),
+    )
 
 
 def _published(schedule: Schedule) -> Schedule:
@@ -210,16 +230,23 @@ def _needs(action: Action, base: Plan, costs: Costs, number: dict[Action, int]) 
     )
 
 
-def _encodes(base: Plan, filling: Filling, costs: Costs) -> Encodes:
-    """Turn a filling into owners, orders and times of the plan."""
+def encodes_of(base: Plan, rows: Rows, owners: Sequence[int], costs: Costs) -> Encodes:
+    """Turn what the engine found into owners, orders and times of a plan.
+
+    Args:
+        base: the plan whose problem was solved.
+        rows: per rank, what runs in order.
+        owners: of every encode.
+        costs: durations, for the times.
+    """
     split, nodes = base.placement.split, encode_nodes(base)
-    ranks = list(filling.owners)
-    owners = ranks if split == 1 else [tuple(ranks[at : at + split]) for at in range(0, len(ranks), split)]
+    ranks = list(owners)
+    grouped = ranks if split == 1 else [tuple(ranks[at : at + split]) for at in range(0, len(ranks), split)]
     tasks = [action for row in base.compute for action in row if action.stage >= base.ranks]
-    rows = []
-    for rank, row in enumerate(filling.rows):
-        rows.append(tuple(tasks[index] if kind == "T" else Action(rank, kind, nodes[index][1]) for kind, index in row))
-    decided = Encodes(tuple(owners), tuple(rows))
-    placement = replace(base.placement, owners=(decided.owners, *base.placement.owners[1:]))
-    ends = tuple(tuple(span.end for span in row) for row in play(decided.compute, placement, costs))
-    return replace(decided, ends=ends)
+    compute = tuple(
+        tuple(tasks[index] if kind == "T" else Action(rank, kind, nodes[index][1]) for kind, index in row)
+        for rank, row in enumerate(rows)
+    )
+    placement = replace(base.placement, owners=(tuple(grouped), *base.placement.owners[1:]))
+    ends = tuple(tuple(span.end for span in row) for row in play(compute, placement, costs))
+    return Encodes(tuple(grouped), compute, ends)

@@ -26,6 +26,8 @@ class _Certificate(BaseModel):
     bound: float
     proven: bool
     engine: str
+    held: tuple[int, ...]
+    waiting: int
 
 
 class PlanFile(BaseModel):

@@ -108,6 +108,10 @@ class Planner(_Section):
     time_limit_s: float = Field(10.0, gt=0, description="seconds of the clock, where work_limit is null")
     seed: int = Field(0, ge=0, description="seed of the search")
     memory_limit: str | None = Field(None, description="for every rank: '6 encodes' that it may hold, or '8 GiB'")
+    reorder: bool = Field(False, description="order the micro-batches of every step so that the plan takes less time")
+    replan: Literal["never", "step"] = Field(
+        "never", description="step: every rank plans every step for its own sizes, nothing is sent (stepwise)"
+    )
     file: str | None = Field(None, description="plan of `hyperparallel plan --out`, taken as it is")
 
 

@@ -105,9 +105,15 @@ def layer_times(config: Config, layers: Sequence[Layer], infos: Sequence[MicroBa
     return [sum(column) / len(infos) for column in zip(*totals, strict=True)]
 
 
-def estimate_costs(config: Config, plan: Plan, layers: Sequence[Layer], infos: Sequence[MicroBatchInfo]) -> Costs:
-    """Estimate the costs of a plan for given micro-batches."""
-    price, sizes = prices(config, layers), [sizes_of(info) for info in infos]
+def estimate_costs(
+    config: Config,
+    plan: Plan,
+    layers: Sequence[Layer],
+    infos: Sequence[MicroBatchInfo],
+    price: Prices | None = None,
+) -> Costs:
+    """Estimate the costs of a plan for given micro-batches; `price` spares reading a file for every step."""
+    price, sizes = price or prices(config, layers), [sizes_of(info) for info in infos]
     recompute = range(plan.placement.stages) if config.run.recompute == "all" else config.run.recompute
     return costs_from_layers(
         plan,

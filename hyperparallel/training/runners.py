@@ -122,6 +122,7 @@ def check_runner(config: Config, plan: Plan, device: str | None = None) -> None:
     run, device = config.run, device or ms.get_context("device_target")
     workers = config.parallel.topology.workers
     recomputed(config, plan)
+    _check_steps(config, plan)
     if run.mode == "annotate":
         _check_annotated(config, plan, device)
     if run.mode in ("stepwise", "annotate"):
@@ -143,6 +144,23 @@ def check_runner(config: Config, plan: Plan, device: str | None = None) -> None:
         )
     if run.dtype == "bfloat16" and device == "CPU":
         raise ConfigError("run.dtype: bfloat16 has no CPU kernels; use float16 or float32 here")
+
+
+def _check_steps(config: Config, plan: Plan) -> None:
+    """Refuse what cannot change from step to step."""
+    section, mode = config.planner, config.run.mode
+    if section.replan == "step" and mode != "stepwise":
+        raise ConfigError(
+            f"planner.replan: step needs run.mode: stepwise; with {mode} a graph is compiled for one plan. Leave it out; "
+            "split=4 in the schedule evens images out while the plan stays"
+        )
+    if section.replan == "step" and ("place", "fill") not in plan.schedule.regions[0].options:
+        raise ConfigError(
+            f"planner.replan: step plans the encodes again, but {plan.schedule} does not leave their places open; "
+            "write place=fill, or leave planner.replan out"
+        )
+    if section.reorder and mode == "annotate":
+        raise ConfigError("planner.reorder needs run.mode: stepwise or graph; with annotate MindSpore cuts the batch")
 
 
 def _check_annotated(config: Config, plan: Plan, device: str) -> None:

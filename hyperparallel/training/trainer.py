@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.transport import Transport
 from hyperparallel.data import StepFeed
 from hyperparallel.data.feed import StepData
@@ -18,9 +19,8 @@ from hyperparallel.training.build import build_feed, build_layers, replicas_fed
 from hyperparallel.training.config import Config, Training
 from hyperparallel.training.planning import build_plan, check_equal_plans
 from hyperparallel.training.runners import AnyRunner, build_runner
+from hyperparallel.training.steps import MicroBatches, Step, Steps
 from hyperparallel.training.trace import write_step_traces
-
-MicroBatches = list[dict[str, np.ndarray]]
 
 
 def train(config: Config, transport: Transport, folder: Path, report: Callable[[dict], None] | None = None) -> dict:
@@ -44,9 +44,12 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
     runner = build_runner(config, plan, layers, transport)
     # Sizes of the whole step, all replicas together: what throughput is measured in.
     feeds = [build_feed(config, "train", replica) for replica in range(replicas_fed(config))]
+    steps = _steps(config, runner, layers, feeds[runner.replica])
     lines: list[dict[str, Any]] = []
     with MetricsFile(folder / "metrics.jsonl" if transport.rank == 0 else None) as metrics:
-        for step, batch in enumerate(batches(runner, feeds[runner.replica], 0, config.training.steps)):
+        for step, (own_plan, batch, decided) in enumerate(steps):
+            if own_plan is not None:
+                runner.follow(own_plan)
             if config.run.trace_step is not None:
                 runner.records = [] if step == config.run.trace_step else None
             start = time.perf_counter()
@@ -60,6 +63,7 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
                 "step_time": time.perf_counter() - start,
                 "tokens": sum(info.tokens for info in infos),
                 "images": sum(info.images for info in infos),
+                **decided,
             }
             line["tokens_per_s"] = line["tokens"] / line["step_time"]
             lines.append(line)
@@ -69,10 +73,19 @@ def train(config: Config, transport: Transport, folder: Path, report: Callable[[
             if step == config.run.trace_step:
                 write_step_traces(config, layers, runner, folder)
                 runner.records = None
+    if config.planner.replan == "step":
+        runner.follow(plan)
     summary = {"schedule": str(plan.schedule), **_summarise(lines), **evaluate(config, runner)}
     if transport.rank == 0:
         write_json(folder / "summary.json", summary)
     return summary
+
+
+def _steps(config: Config, runner: AnyRunner, layers: Sequence[Layer], feed: StepFeed) -> Iterator[Step]:
+    """Yield what this rank runs in every step."""
+    if config.planner.reorder or config.planner.replan == "step":
+        return Steps(config, runner.plan, layers, feed).stream(runner, 0, config.training.steps)
+    return (Step(None, batch, {}) for batch in batches(runner, feed, 0, config.training.steps))
 
 
 def evaluate(config: Config, runner: AnyRunner) -> dict[str, float]:

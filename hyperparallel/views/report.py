@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from hyperparallel.algebra import Plan
 from hyperparallel.cost import Costs, Timeline, lower_bound
@@ -10,7 +11,12 @@ from hyperparallel.views.grid import grid, number
 
 
 def report(
-    plan: Plan, costs: Costs, timeline: Timeline, unit: str = "", width: int | None = None, planned: object = None
+    plan: Plan,
+    costs: Costs,
+    timeline: Timeline,
+    unit: str = "",
+    width: int | None = None,
+    planned: Planned | None = None,
 ) -> str:
     """Say what a plan does and what it costs.
 
@@ -20,7 +26,7 @@ def report(
         timeline: of this plan.
         unit: printed after times, such as `ms`; empty when the costs have none.
         width: see `grid`.
-        planned: a planner's certificate, printed as it is.
+        planned: a planner's certificate.
 
     Returns:
         Lines of text without a last newline.
@@ -37,11 +43,26 @@ def report(
             "",
             f"step time    {_time(timeline.step_time, unit)}",
             f"lower bound  {_time(bound, unit)}{_above(timeline.step_time, bound)}",
-            *([] if planned is None else [f"planned      {planned}"]),
+            *_planned(planned),
             "",
-            *_table(timeline, unit),
+            *_table(timeline, unit, None if planned is None else planned.held),
         ]
     )
+
+
+class Planned(Protocol):
+    """What is printed of a planner's certificate."""
+
+    held: Sequence[int]
+    """Per rank, the most encodes that it holds at a time."""
+    waiting: int
+    """The most features that wait for the backbone at a time."""
+
+
+def _planned(planned: Planned | None) -> list[str]:
+    if planned is None:
+        return []
+    return [f"planned      {planned}; at most {_count(planned.waiting, 'feature')} waiting"]
 
 
 def _owner(plan: Plan, stage: int) -> tuple[int, ...] | None:
@@ -84,14 +105,16 @@ def _above(step_time: float, bound: float) -> str:
     return " (reached)" if percent < 0.05 else f" (step time is {percent:.1f} % above it)"
 
 
-def _table(timeline: Timeline, unit: str) -> list[str]:
-    """Lay out busy, bubble, peak live and spill of every rank, in columns aligned to the right."""
+def _table(timeline: Timeline, unit: str, held: Sequence[int] | None) -> list[str]:
+    """Lay out busy, bubble, peak live, spill and encodes held of every rank, in columns aligned to the right."""
     step_time = timeline.step_time
     rows: list[Sequence[str]] = [("rank", "busy", "bubble", "bubble %", "peak live", "spill")]
     for rank, (busy, bubble) in enumerate(zip(timeline.busy, timeline.bubble, strict=True)):
         share = f"{100 * bubble / step_time:.1f}" if step_time else "0.0"
         live, spill = str(timeline.peak_live[rank]), number(timeline.spill[rank])
         rows.append((str(rank), number(busy), number(bubble), share, live, spill))
+    if held is not None:
+        rows = [(*row, cell) for row, cell in zip(rows, ["encodes held", *map(str, held)], strict=True)]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     if unit:

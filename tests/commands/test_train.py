@@ -87,6 +87,29 @@ def test_from_start_to_end_and_by_hand_with_equal_losses(tmp_path, capsys):
     assert "3/3" in said[0] and processes_of(tmp_path) == []
 
 
+FILL = 'schedule="transpose(vision, owner=balanced, place=fill, split=2) >> 1f1b(llm)"'
+
+
+def test_planned_once_or_for_every_step_it_trains_as_one_process(tmp_path, capsys):
+    words = [str(write_config(tmp_path)), "data.max_images=3", "model.llm.max_length=24", "training.micro_batches=4"]
+    config = load_config(words[0], [*words[1:], "parallel.ranks=1", "schedule='1f1b(vision+llm)'"])
+    alone = train(config, Transport(), tmp_path)
+    for more in ([], ["planner.replan=step", "planner.reorder=true"]):
+        assert (
+            main(
+                ["train", *words, FILL, "evaluation.samples=8", f"run.out={tmp_path / 'runs' / str(len(more))}", *more]
+            )
+            == 0
+        )
+        assert "predicted step" in capsys.readouterr().out
+        (folder,) = (tmp_path / "runs" / str(len(more))).iterdir()
+        assert [line["loss"] for line in lines_of(folder)][::2] == pytest.approx(
+            [alone["first_loss"], alone["last_loss"]], rel=1e-5
+        )
+        assert ("replan_ms" in lines_of(folder)[0]) == ("reorder_gain" in lines_of(folder)[0]) == bool(more)
+        assert json.loads((folder / "plan.json").read_text())["schedule"] == FILL.split('"')[1]
+
+
 def test_two_workers_that_share_a_stage_train_as_one(tmp_path, capsys):
     words = [str(write_config(tmp_path)), "parallel.ranks=1", "evaluation.samples=8"]
     config = load_config(words[0], words[1:])

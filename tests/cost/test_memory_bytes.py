@@ -96,11 +96,11 @@ class TestCurve:
         parts = {"vision": 1, "llm": 2}
         schedule = "transpose(vision, owner=[1,1]) >> gpipe(llm)"
         curve = dict(curve_of(schedule, parts, 2, 2, 0, [FROZEN, LAYER, LAYER], frozen=["vision"]))
-        assert curve["2RECV_F0"].carries == CARRY
+        assert curve["2RECV_F0"].features == CARRY
         assert curve["2F0"].activations == 100
         assert "2SEND_B0" not in curve
         curve = dict(curve_of(schedule, parts, 2, 2, 0, [LAYER] * 3))
-        assert curve["2SEND_B0"].carries >= CARRY
+        assert curve["2SEND_B0"].features >= CARRY
 
     def test_batch_is_there_for_the_whole_step(self):
         columns = [{"ids": 5}, {"ids": 5, "labels": 2}]
