@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hyperparallel.algebra import ModelSpec, Plan, derive, validate
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.errors import ConfigError
+from hyperparallel.planner.plan_file import read_plan_file
 
 NAME = "hyperparallel"
 """The key of the block in the YAML."""
@@ -36,6 +39,9 @@ class Block(BaseModel):
     wires: Literal["native", "pair_sum"] = Field(
         "native", description="Send and Receive; pair_sum stands in for them in tests on CPU (graph)"
     )
+    plan: str | None = Field(
+        None, description="file of hyperparallel plan --out, for a schedule with owner=balanced or place=fill (graph)"
+    )
     sources: str | None = Field(None, description="folder that keeps the generated source of each step (graph)")
 
 
@@ -50,6 +56,20 @@ class Job:
 
     block: Block
     topology: Topology
+
+    def plan(self, model: ModelSpec) -> Plan:
+        """Derive and validate the plan of the job, or read what a planner decided.
+
+        Args:
+            model: the layers, in parts.
+
+        Raises:
+            HyperParallelError: schedule, model and layout do not fit, or the file is of another plan.
+        """
+        schedule, ranks, micro_batches = self.block.schedule, self.topology.ranks, self.block.micro_batches
+        if self.block.plan is not None:
+            return read_plan_file(Path(self.block.plan), schedule, model, ranks, micro_batches).plan
+        return validate(derive(schedule, model, ranks, micro_batches))
 
     def keep(self, config: MutableMapping[str, Any]) -> None:
         """Note the layout in a configuration: MindFormers' trainer forgets its own outside of its parallel modes."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from hyperparallel.algebra import ModelSpec, derive, validate
+from hyperparallel.algebra import ModelSpec
 from hyperparallel.errors import ConfigError
 from mindformers_patch.block import NAME, Job, read_job
 from mindformers_patch.versions import check_versions
@@ -95,7 +95,7 @@ def check_model(values: Mapping[str, Any], job: Job) -> None:
         )
     # What a GPT has besides decoder layers: embedding, norm, head; an encoder: patches, merger.
     model = ModelSpec.of({"vision": int(encoder["depth"]) + 2, "llm": int(values["num_hidden_layers"]) + 3})
-    validate(derive(job.block.schedule, model, job.topology.ranks, job.block.micro_batches))
+    job.plan(model)
 
 
 def _workers() -> int:

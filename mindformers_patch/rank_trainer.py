@@ -10,13 +10,13 @@ from mindformers.models.build_config import get_model_config
 from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
 from mindspore import nn
 
-from hyperparallel.algebra import Plan, derive, validate
+from hyperparallel.algebra import Plan
 from hyperparallel.cells.graph_rank import RankGraph
-from hyperparallel.cells.layer import Layer, model_spec
+from hyperparallel.cells.layer import model_spec
 from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.cells.tensor_parallel import WHOLE
 from hyperparallel.errors import ConfigError
-from mindformers_patch.block import NAME, Job
+from mindformers_patch.block import NAME
 from mindformers_patch.block_trainer import BlockTrainer
 from mindformers_patch.mllm import mllm_layers, transformer_config
 from mindformers_patch.rank_step import RankNetwork, rank_step
@@ -41,7 +41,7 @@ class RankTrainer(BlockTrainer):
         topology, block = self.job.topology, self.job.block
         parallel = self.transport.tensor_parallel(topology) if topology.tensor_parallel > 1 else WHOLE
         layers = mllm_layers(config, text, parallel=parallel, eager=eager)
-        plan = make_plan(self.job, layers)
+        plan = self.job.plan(model_spec(layers))
         graph = RankGraph(
             plan,
             layers,
@@ -78,15 +78,6 @@ class RankTrainer(BlockTrainer):
             name: TensorSpec((rows, *shape[1:]), str(dtype))
             for name, shape, dtype in zip(self.names, shapes, types, strict=True)
         }
-
-
-def make_plan(job: Job, layers: Sequence[Layer]) -> Plan:
-    """Derive and validate the plan of a job.
-
-    Raises:
-        HyperParallelError: schedule, model and layout do not fit.
-    """
-    return validate(derive(job.block.schedule, model_spec(layers), job.topology.ranks, job.block.micro_batches))
 
 
 def recomputed(stages: Sequence[int] | str | None, settings, plan: Plan) -> tuple[int, ...]:

@@ -2,8 +2,12 @@
 
 import pytest
 
+from hyperparallel.algebra import ModelSpec
 from hyperparallel.algebra.topology import Topology
-from hyperparallel.errors import ConfigError
+from hyperparallel.cost import PartCost, costs_from_parts
+from hyperparallel.errors import ConfigError, HyperParallelError
+from hyperparallel.planner import Settings, plan_line
+from hyperparallel.planner.plan_file import to_plan_file
 from mindformers_patch.block import Job, read_block, read_job
 
 GOOD = {"schedule": "transpose(vision) >> 1f1b(llm)", "micro_batches": 8}
@@ -56,3 +60,18 @@ def test_layouts_that_do_not_fit(parallel, workers, words):
 def test_a_configuration_that_nobody_prepared():
     with pytest.raises(ConfigError, match="python -m mindformers_patch --config"):
         Job.of({"hyperparallel": GOOD})
+
+
+def test_what_a_planner_decided_is_read_from_its_file(tmp_path):
+    line = "transpose(vision, owner=balanced, place=fill, split=2) >> 1f1b(llm)"
+    model = ModelSpec.of({"vision": 3, "llm": 4})
+    parts = {"vision": PartCost(9, 9), "llm": PartCost(4, 8)}
+    planned = plan_line(line, model, 2, 4, lambda plan: costs_from_parts(plan, parts), Settings(engine="list"))
+    file = tmp_path / "plan.json"
+    file.write_text(to_plan_file(planned))
+    block = {"schedule": line, "micro_batches": 4}
+    assert Job(read_block({**block, "plan": str(file)}), Topology(2)).plan(model).programs == planned.plan.programs
+    with pytest.raises(HyperParallelError, match="decided by the planner"):
+        Job(read_block(block), Topology(2)).plan(model)
+    with pytest.raises(HyperParallelError, match="plan again"):
+        Job(read_block({**block, "plan": str(file)}), Topology(4)).plan(model)

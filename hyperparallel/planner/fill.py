@@ -25,6 +25,7 @@ _ROUNDING = 1e-6
 _LIST_WORK = 3000  # actions that list schedules place: 5 ms on one core
 _LARGEST = 6000  # intervals that are worth giving to the solver
 _SEARCH_SHARE = 0.3  # of the limits, in "auto" and "exact"
+_SOLVER_WORK = 0.25  # of the solver's deterministic time to a second, about
 _MOVES = 60_000  # actions that local search moves past in a second, about; the unit of `work_limit`
 
 
@@ -154,7 +155,7 @@ class _Fill:
         if self.work_limit is None:
             left = max(0.1, self.time_limit - (time.monotonic() - self.began))
         else:
-            work = (1.0 - _SEARCH_SHARE) * self.work_limit
+            work = (1.0 - _SEARCH_SHARE) * self.work_limit * _SOLVER_WORK
         solved = exact.solve(
             self.graph,
             self.plan.rows,

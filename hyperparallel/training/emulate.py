@@ -26,7 +26,7 @@ from hyperparallel.training.emulated_lines import JOB, PROGRESS, RESULT
 from hyperparallel.training.trace import sum_integers
 from hyperparallel.training.trainer import MetricsFile, write_json
 
-_AWAKE = 2.5e-4  # seconds of a sleep that are not slept
+_AWAKE = 0.0  # seconds of a sleep that are not slept
 _LEAD = 0.03  # seconds between agreeing on a common start and starting
 _PART = "emulated"  # of the made-up model; its layers are never built
 
