@@ -13,6 +13,7 @@ BLOCK = re.compile(r"(?P<varies><!-- output varies -->\n)?```(?P<kind>\w+)\n(?P<
 SHORT = "training.steps=2 evaluation.samples=64"
 SMALL = f"{SHORT} model.vision.depth=1 model.llm.depth=1"
 TINY = "model.vision.depth=1 model.llm.depth=2 training.batch_size=8 data.max_images=2"
+EMULATE = "hyperparallel bench --emulate --ranks 4"
 # What takes long is run in a smaller size; the rest as it stands.
 SMALLER = {
     "bash scripts/demo.sh": "bash scripts/demo.sh --steps 2",
@@ -20,6 +21,10 @@ SMALLER = {
     "hyperparallel train yaml/digits.yaml": f"hyperparallel train yaml/digits.yaml {SHORT}",
     "hyperparallel train yaml/files.yaml": f"hyperparallel train yaml/files.yaml {SMALL}",
     "hyperparallel bench yaml/digits_heavy.yaml": f"hyperparallel bench yaml/digits_heavy.yaml {TINY}",
+    f"{EMULATE} --micro-batches 8 --cost vision=80/0,llm=20/40": (
+        f"{EMULATE} --micro-batches 4 --cost vision=80/0,llm=20/40 --steps 1 --time-limit 1"
+    ),
+    "python scripts/emulate_table.py": "python scripts/emulate_table.py --ranks 2 --micro-batches 4 --steps 1",
 }
 
 

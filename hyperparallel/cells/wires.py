@@ -12,7 +12,6 @@ import queue
 import socket
 import struct
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -36,7 +35,7 @@ class Wires:
 
     def __init__(self, rank: int, size: int, add: Callable[[np.ndarray], np.ndarray]):
         self.rank = rank
-        self._came: dict[int, queue.SimpleQueue] = defaultdict(queue.SimpleQueue)  # by sender
+        self._came = [queue.SimpleQueue() for _ in range(size)]  # by sender; made now, since threads share them
         self._out: dict[int, socket.socket] = {}
         self._listener = socket.create_server((_own_address(), 0), backlog=size)
         address, port = self._listener.getsockname()
@@ -120,7 +119,7 @@ class Wires:
             if hello is None:
                 return
             magic, token, peer = _HELLO.unpack(hello)
-            if (magic, token) != (_MAGIC, self._token):
+            if (magic, token) != (_MAGIC, self._token) or peer >= len(self._came):
                 return
             came = self._came[peer]
             while (head := _exactly(wire, _SIZE.size)) is not None:

@@ -180,6 +180,7 @@ def summarise(lines: Sequence[Line], result: dict[str, Any]) -> dict[str, Any]:
                 "measured": median(times) * 1e3,
                 "fastest": min(times) * 1e3,
                 "slowest": max(times) * 1e3,
+                "walk": median(row["walk"]) * 1e3,
                 "measured_over_predicted": median(times) / predicted,
                 "over_first": median(times) / median(result["rows"][0]["measured"]),
                 "in_order": row["in_order"],

@@ -30,18 +30,18 @@ def balance(problem: Problem) -> Filling:
     homes = problem.homes
     owners = [homes[index] if encode.owner is None else encode.owner for index, encode in enumerate(problem.encodes)]
     open_ = [index for index, encode in enumerate(problem.encodes) if encode.owner is None]
-    step_time = _time(graph, owners)
+    step_time = step_time_of(graph, owners)
     spread = list(owners)
     for place, index in enumerate(open_):
         spread[index] = place % problem.ranks
-    if _time(graph, spread) < step_time:
-        owners, step_time = spread, _time(graph, spread)
+    if step_time_of(graph, spread) < step_time:
+        owners, step_time = spread, step_time_of(graph, spread)
     for _ in range(_PASSES):
         before = step_time
         for index in open_:
             for rank in range(problem.ranks):
                 moved = [*owners[:index], rank, *owners[index + 1 :]]
-                time = _time(graph, moved)
+                time = step_time_of(graph, moved)
                 if time < step_time:
                     owners, step_time = moved, time
         if step_time == before:
@@ -52,7 +52,8 @@ def balance(problem: Problem) -> Filling:
     return Filling(graph.name(rows), tuple(owners), step_time, bound, proven, "local search")
 
 
-def _time(graph: Graph, owners: Sequence[int]) -> float:
+def step_time_of(graph: Graph, owners: Sequence[int]) -> float:
+    """Return the step time of the warmup order with these owners."""
     played = play(_rows(graph, owners), graph.links(owners), graph.duration)
     assert played is not None, "encodes around everything else cannot wait in a circle"
     return played.step_time

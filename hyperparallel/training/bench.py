@@ -16,16 +16,18 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-from hyperparallel.algebra import Action, Plan, derive
+from hyperparallel.algebra import Action, Plan
 from hyperparallel.algebra.footprint import footprint
-from hyperparallel.algebra.program import SEND_B, SEND_F, B, F
+from hyperparallel.algebra.program import SEND_B, SEND_F, B, F, Piece, micro_batch
 from hyperparallel.cells.layer import Layer, model_spec
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Tag, Transport
 from hyperparallel.cost import Costs, simulate
+from hyperparallel.planner import plan_line
 from hyperparallel.training.build import build_feed, build_layers, build_optimizer
 from hyperparallel.training.config import Config
+from hyperparallel.training.planning import mean_costs, settings_of
 from hyperparallel.training.trainer import MicroBatches, batches
 
 BATCHES, WARMUP, CALIBRATION, ROUNDS = 3, 2, 3, 5
@@ -68,7 +70,14 @@ def bench(config: Config, transport: Transport, progress: Callable[[str], None])
         ("inline, balanced", f"1f1b({parts}, slabs=balanced)"),
         ("configured", config.schedule),
     ):
-        plan = derive(line, spec, config.parallel.ranks, config.training.micro_batches)
+        plan = plan_line(
+            line,
+            spec,
+            config.parallel.ranks,
+            config.training.micro_batches,
+            lambda plan: mean_costs(config, plan, layers),
+            settings_of(config),
+        ).plan
         progress(f"compiling {plan.schedule}")
         contestants.append(_enter(label, plan, config, layers, transport))
     progress("measuring actions")
@@ -194,7 +203,7 @@ def _timed_step(contestant: Contestant, index: int, transport: Transport) -> tup
 def _calibrate(contestant: Contestant, transport: Transport, alpha: float, beta: float) -> None:
     """Measure every action of every batch, and what a step takes besides its program (reduces, update)."""
     plan, ranks = contestant.plan, range(transport.size)
-    shape = (BATCHES, plan.placement.stages, len(_KINDS), plan.micro_batches)
+    shape = (BATCHES, plan.placement.stages, len(_KINDS), plan.micro_batches, plan.placement.split)
     rounds = np.zeros((CALIBRATION, *shape), np.float32)
     sizes = np.zeros(shape, np.float32)
     rest = np.zeros((CALIBRATION, BATCHES), np.float32)
@@ -204,31 +213,39 @@ def _calibrate(contestant: Contestant, transport: Transport, alpha: float, beta:
             end, walked = _timed_step(contestant, index, transport)
             rest[lap, index] = end - walked
             for record in contestant.runner.records:
-                stage, kind, mb = record.action
-                rounds[lap, index, stage, _KINDS.index(kind), mb] = record.end - record.start
-                sizes[index, stage, _KINDS.index(kind), mb] = record.bytes
+                stage, kind, unit = record.action
+                place = stage, _KINDS.index(kind), micro_batch(unit), unit.index if isinstance(unit, Piece) else 0
+                rounds[(lap, index, *place)] = record.end - record.start
+                sizes[(index, *place)] = record.bytes
     contestant.runner.records = None
     times = transport.sum(np.median(rounds, axis=0), ranks)
     sizes = transport.sum(sizes, ranks)
     # Every rank measures the rest from its own end; the last to finish its program sees the true one.
     rest = _minimum(np.median(rest, axis=0), transport)
     for index in range(BATCHES):
-        contestant.costs.append(_costs(times[index], sizes[index], alpha, beta))
+        contestant.costs.append(_costs(times[index], sizes[index], alpha, beta, plan.ranks))
         contestant.overhead.append(float(rest[index]))
 
 
 _KINDS = (F, B, SEND_F, SEND_B)
 
 
-def _costs(times: np.ndarray, sizes: np.ndarray, alpha: float, beta: float) -> Costs:
-    """Make costs by stage, kind and micro-batch; packing a message is work of the stage that sends it."""
-    compute, message_bytes = {}, {}
+def _costs(pieces: np.ndarray, piece_sizes: np.ndarray, alpha: float, beta: float, ranks: int) -> Costs:
+    """Make costs by stage, kind and micro-batch; packing a message is work of the stage that sends it.
+
+    Pieces have the share of an encode that their forwards took.
+    """
+    compute, message_bytes, shares = {}, {}, ()
+    times, sizes = pieces.sum(axis=-1), piece_sizes.sum(axis=-1)
+    if pieces.shape[-1] > 1:
+        encodes = pieces[:ranks, _KINDS.index(F)].sum(axis=0)  # each piece on one rank only
+        shares = (encodes / np.maximum(encodes.sum(axis=-1, keepdims=True), 1e-12)).tolist()
     for stage in range(times.shape[0]):
         for kind, send in ((F, SEND_F), (B, SEND_B)):
             own, message = _KINDS.index(kind), _KINDS.index(send)
             compute[stage, kind] = [float(x) for x in times[stage, own] + times[stage, message]]
             message_bytes[stage, send] = [float(x) for x in sizes[stage, message]]
-    return Costs(compute, alpha, beta, message_bytes)
+    return Costs(compute, alpha, beta, message_bytes, shares)
 
 
 def _minimum(values: np.ndarray, transport: Transport) -> np.ndarray:

@@ -55,11 +55,8 @@ def plan_job(config: Config, layers: Sequence[Layer], options: Mapping[str, Any]
     section = config.planner
     if section.file and is_planned(config, layers):
         return read_plan_file(Path(section.file), config.schedule, model, ranks, micro_batches)
-    settings = Settings(section.time_limit_s, section.work_limit, section.seed, section.engine)
     limit = None if section.memory_limit is None else parse_limit(section.memory_limit)
-    if limit is not None and limit.encodes is not None:
-        settings = replace(settings, live_limit=limit.encodes)
-    settings = replace(settings, **(options or {}))
+    settings = replace(settings_of(config), **(options or {}))
 
     def plan_at(live_limit: int | None) -> Planned:
         return plan_line(
@@ -75,6 +72,13 @@ def plan_job(config: Config, layers: Sequence[Layer], options: Mapping[str, Any]
         return plan_at(settings.live_limit)
     split = max(1, int(parse(config.schedule).regions[0].option("split"))) if is_planned(config, layers) else 1
     return plan_within(limit.bytes, micro_batches * split, plan_at, lambda plan: _peaks(config, plan, layers))
+
+
+def settings_of(config: Config) -> Settings:
+    """Take the planner's settings out of the section `planner`; a limit in bytes is not among them."""
+    section = config.planner
+    encodes = None if section.memory_limit is None else parse_limit(section.memory_limit).encodes
+    return Settings(section.time_limit_s, section.work_limit, section.seed, section.engine, encodes)
 
 
 def is_planned(config: Config, layers: Sequence[Layer]) -> bool:

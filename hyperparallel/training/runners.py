@@ -151,12 +151,12 @@ def _check_steps(config: Config, plan: Plan) -> None:
     section, mode = config.planner, config.run.mode
     if section.replan == "step" and mode != "stepwise":
         raise ConfigError(
-            f"planner.replan: step needs run.mode: stepwise; with {mode} a graph is compiled for one plan. Leave it out; "
+            f"planner.replan: step needs run.mode: stepwise; {mode} compiles a graph for one plan. Leave it out: "
             "split=4 in the schedule evens images out while the plan stays"
         )
     if section.replan == "step" and ("place", "fill") not in plan.schedule.regions[0].options:
         raise ConfigError(
-            f"planner.replan: step plans the encodes again, but {plan.schedule} does not leave their places open; "
+            f"planner.replan: step plans encodes again, but {plan.schedule} does not leave their places open; "
             "write place=fill, or leave planner.replan out"
         )
     if section.reorder and mode == "annotate":

@@ -63,6 +63,7 @@ def test_the_prediction_stands_beside_the_median(result):
     first, second = result["rows"]
     assert first["predicted"] == pytest.approx(300) and first["measured"] == pytest.approx(310)
     assert (first["fastest"], first["slowest"]) == pytest.approx((300, 400))
+    assert first["walk"] == pytest.approx(300)
     assert first["measured_over_predicted"] == pytest.approx(310 / 300)
     assert second["over_first"] == pytest.approx(610 / 310)
     assert json.loads(json.dumps(result)) == result

@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Iterator
+from functools import cache
 
 from hyperparallel.planner import Encode, Filling, Problem, Task
+from hyperparallel.planner.play import Graph, play
 
 
 def times(problem: Problem, rows, owners) -> dict:
@@ -112,13 +114,10 @@ def plans(problem: Problem) -> Iterator[tuple[list, list]]:
 
 def best_time(problem: Problem) -> float:
     """Return the step time of the best of all plans of a tiny problem."""
-    best = float("inf")
-    for rows, owners in plans(problem):
-        try:
-            best = min(best, max(end for _, end in times(problem, rows, owners).values()))
-        except AssertionError:
-            continue
-    return best
+    graph = Graph(problem)
+    links = cache(lambda owners: graph.links(owners))
+    played = (play(graph.number(rows), links(tuple(owners)), graph.duration) for rows, owners in plans(problem))
+    return min(plan.step_time for plan in played if plan is not None)
 
 
 def random_problem(seed: int, *, ranks: int = 3, micro_batches: int = 4, given: bool = False) -> Problem:

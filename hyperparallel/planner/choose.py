@@ -1,0 +1,219 @@
+"""The search: which layout and schedule line are fastest within a memory limit.
+
+Bases (`candidates.py`) are tried in the order of their lower bound, which holds for every owner, place and split, so
+that most lines need not be planned at all. One row is kept for each layout and kind of backbone, inline and transposed
+apart: both are always found, so that the two can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from hyperparallel.algebra import derive
+from hyperparallel.cost import lower_bound
+from hyperparallel.errors import ScheduleError
+from hyperparallel.planner.candidates import FINEST, SKELETONS, Base, Layout, bases, encodings
+from hyperparallel.planner.line import Settings
+from hyperparallel.planner.problem import LimitError
+from hyperparallel.planner.rows import Job, Row, make_row, text_only
+
+BEST = 10
+"""Rows of each family that a search is to find."""
+
+_REPLANNED = 3
+"""Rows that the slower engines plan again."""
+
+_SAME = 1e-6
+"""Step times that differ by less, as a fraction, are the same; then the line that was tried first counts."""
+
+
+@dataclass
+class Found:
+    """What a search found.
+
+    Args:
+        inline: rows with the encoder in a slab, fastest first.
+        transposed: rows with something transposed, fastest first.
+        text_only: step time of the fastest backbone of all these rows with an encoder that takes no time.
+        over: the fastest of the plans that the memory limit excludes.
+        excluded: how many those are.
+        tried: plans made.
+        bases: bases that there were.
+    """
+
+    inline: list[Row] = field(default_factory=list)
+    transposed: list[Row] = field(default_factory=list)
+    text_only: float = 0.0
+    over: Row | None = None
+    excluded: int = 0
+    tried: int = 0
+    bases: int = 0
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, fastest first; of equal ones the inline ones."""
+        return sorted([*self.inline, *self.transposed], key=lambda row: row.step_time)
+
+
+def choose(
+    job: Job,
+    layouts: Sequence[Layout],
+    *,
+    memory_limit: int | None = None,
+    live_limit: int | None = None,
+    skeletons: Collection[str] = SKELETONS,
+    work_limit: float = 1.0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Found:
+    """Find the fastest lines of a job.
+
+    Args:
+        job: what it costs.
+        layouts: those to try, as of `candidates.layouts`.
+        memory_limit: bytes that no rank may exceed.
+        live_limit: most encodes that a rank may hold at a time.
+        skeletons: backbones to try.
+        work_limit: of the planner for each of the best rows, see `Settings`; 0 leaves them as the list engine made
+            them.
+        progress: called with what is done and what there is to do.
+
+    Raises:
+        ScheduleError: no line keeps the limits; says the smallest number of bytes that was found.
+
+    Returns:
+        The rows; at most one for each layout and kind of backbone, of each family `BEST` or more where there are.
+    """
+    search = _Search(job, memory_limit, live_limit)
+    queue = _bounded(job, layouts, skeletons, progress)
+    for done, one in enumerate(queue, 1):
+        search.visit(one)
+        progress(len(queue) + done, 2 * len(queue))
+    found = search.found
+    found.bases = len(queue)
+    if not found.rows:
+        raise search.refusal()
+    if work_limit:
+        search.replan(work_limit)
+    found.text_only = min(_text_only_times(job, found.rows))
+    return found
+
+
+class _Bounded(NamedTuple):
+    bound: float
+    layout: Layout
+    base: Base
+
+
+def _bounded(
+    job: Job, layouts: Sequence[Layout], skeletons: Collection[str], progress: Callable[[int, int], None]
+) -> list[_Bounded]:
+    """Bound every base from below, and sort: those that may be fastest come first."""
+    every = [
+        (layout, base)
+        for layout in layouts
+        for base in bases(layout, job.parts, job.layers, skeletons, transpose=job.transpose)
+    ]
+    found = []
+    for done, (layout, base) in enumerate(every, 1):
+        # The smaller the pieces, the shorter the path through the longest: the bound holds for larger ones too.
+        plan = derive(base.line(FINEST), job.spec(layout), layout.ranks, layout.micro_batches)
+        bounds = [lower_bound(plan, costs) for costs in job.all_steps(plan, layout)]
+        found.append(_Bounded(sum(bounds) / len(bounds) + job.reduce(plan, layout), layout, base))
+        progress(done, 2 * len(every))
+    return sorted(found, key=lambda one: one.bound)
+
+
+def _text_only_times(job: Job, rows: Sequence[Row]) -> list[float]:
+    """Time the backbones of rows alone, and that of `1f1b`, which always has enough layers."""
+    plain = Base("", "1f1b", "")
+    found, times = {(row.layout, base) for row in rows for base in (row.base._replace(transposed=""), plain)}, []
+    for layout, base in found:
+        try:
+            times.append(text_only(job, layout, base).step_time)
+        except ScheduleError:  # inline, the encoder's layers were slabs too
+            assert base != plain
+    return times
+
+
+class _Search:
+    """Best-first search over bases."""
+
+    def __init__(self, job: Job, memory_limit: int | None, live_limit: int | None):
+        self.job, self.memory_limit, self.live_limit = job, memory_limit, live_limit
+        self.found = Found()
+        self.smallest: Row | None = None
+
+    def visit(self, one: _Bounded) -> None:
+        """Plan the lines of a base, as long as one of them may be among the best."""
+        bound, layout, base = one
+        family = self.found.transposed if base.transposed else self.found.inline
+        for encoding in encodings(base):
+            rival = next((row for row in family if (row.layout, row.base.kind) == (layout, base.kind)), None)
+            slowest = family[BEST - 1].step_time if len(family) >= BEST else float("inf")
+            beaten = min(slowest, rival.step_time if rival else slowest) * (1 - _SAME)
+            if bound >= beaten:
+                return
+            row = self._within(layout, base, encoding)
+            if row is None and "fill" in encoding:  # smaller pieces hold as many images
+                return
+            if row is not None and row.step_time < beaten:
+                family[:] = sorted([row, *(old for old in family if old is not rival)], key=lambda row: row.step_time)
+
+    def replan(self, work_limit: float) -> None:
+        """Let the other engines look at the best transposed rows again."""
+        rows = self.found.transposed
+        for number, row in enumerate(rows[:_REPLANNED]):
+            if row.certificate is None or row.certificate.proven:
+                continue
+            settings = Settings(work_limit=work_limit, engine="auto", live_limit=row.live_limit)
+            again = self._plan(row.layout, row.base, row.encoding, settings)
+            if again is not None and again.step_time < row.step_time and self._fits(again):
+                rows[number] = again
+        rows.sort(key=lambda row: row.step_time)
+
+    def refusal(self) -> ScheduleError:
+        """Say that nothing fits, and what would."""
+        if self.smallest is None:
+            return ScheduleError(f"no plan keeps every rank at {self.live_limit} live encodes; raise the limit")
+        row = self.smallest
+        return ScheduleError(
+            f"no plan was found whose ranks stay within {self.memory_limit:,} bytes; the smallest of {self.found.tried} "
+            f"needs {row.bytes:,} bytes: {row.line} with {row.sizes}. Raise the limit, use more devices or a larger T, "
+            "or recompute"
+        )
+
+    def _within(self, layout: Layout, base: Base, encoding: str) -> Row | None:
+        """Plan a line; None if its memory exceeds the limit, also when fewer encodes are held at a time."""
+        settings = Settings(engine="list", live_limit=self.live_limit)
+        row = self._plan(layout, base, encoding, settings)
+        if row is None or self._fits(row):
+            return row
+        split = row.plan.placement.split
+        fewer, most = (layout.ranks + 1) * split, layout.micro_batches * split
+        if row.certificate is None or fewer >= min(most, self.live_limit or most):
+            return None
+        row = self._plan(layout, base, encoding, replace(settings, live_limit=fewer))
+        return row if row is not None and self._fits(row) else None
+
+    def _plan(self, layout: Layout, base: Base, encoding: str, settings: Settings) -> Row | None:
+        try:
+            row = make_row(self.job, layout, base, encoding, settings)
+        except LimitError:
+            return None
+        self.found.tried += 1
+        return row
+
+    def _fits(self, row: Row) -> bool:
+        """Check the memory, and remember the best of what does not fit."""
+        if row.bytes is None or self.memory_limit is None:
+            return True
+        if self.smallest is None or row.bytes < self.smallest.bytes:
+            self.smallest = row
+        if row.bytes <= self.memory_limit:
+            return True
+        self.found.excluded += 1
+        if self.found.over is None or row.step_time < self.found.over.step_time:
+            self.found.over = row
+        return False
