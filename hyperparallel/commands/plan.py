@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from hyperparallel.algebra import to_text
@@ -17,6 +18,7 @@ from hyperparallel.views import report
 from hyperparallel.views.figure import check_suffix, render
 from hyperparallel.views.files import write_files
 from hyperparallel.views.grid import number
+from hyperparallel.views.memory_curve import Curve, memory_data, memory_table, render_memory
 from hyperparallel.views.perfetto import to_bytes, trace
 from hyperparallel.views.placement import LayerSize, placement_data, placement_table
 
@@ -38,7 +40,7 @@ examples:
     hyperparallel plan --schedule "1f1b(vision+llm)" --ranks 4 --micro-batches 8 --cost vision=12/0,llm=4/8 \\
       --compare "transpose(vision) >> 1f1b(llm)" --figure compare.svg
   what a training configuration would run, with a value of it changed, and where its parameters are:
-    hyperparallel plan CONFIG.yaml section.key=value --placement
+    hyperparallel plan CONFIG.yaml section.key=value --placement --memory
 """
 
 
@@ -84,6 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print also which ranks hold each layer, and parameters and bytes per rank; for a CONFIG.yaml",
     )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="print also the most that every rank holds in memory, when, and what for; for a CONFIG.yaml",
+    )
+    parser.add_argument(
+        "--memory-figure", metavar="FILE", help="draw what every rank holds over time: FILE.svg or FILE.png"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,29 +112,37 @@ def run(args: argparse.Namespace) -> int:
         check_suffix(args.figure)
     if args.placement and args.config is None:
         raise UsageError("--placement counts the parameters of a model, which only a CONFIG.yaml gives; name one")
+    if args.memory_figure is not None:
+        check_suffix(args.memory_figure)
+    if (args.memory or args.memory_figure is not None) and args.config is None:
+        raise UsageError("--memory follows the bytes of a model's layers, which only a CONFIG.yaml gives; name one")
     derive_line = from_config(args) if args.config is not None else from_line(args)
     cases = [derive_line(line) for line in (None, *args.compare)]
     sizes = _sizes(args) if args.placement else []
+    curves = _curves(args, cases[0]) if args.memory or args.memory_figure is not None else []
     # Files first: when one cannot be written, nothing else has happened.
-    _write(args, cases)
+    _write(args, cases, curves)
     plan, costs, timeline, unit, certificate = cases[0]
     if args.json:
         compared = {"compare": [_brief(case) for case in cases[1:]]} if args.compare else {}
         placed = {"placement": placement_data(plan, sizes)} if args.placement else {}
-        print(json.dumps({**as_json(cases[0]), **compared, **placed}))
+        memory = {"memory": memory_data(curves)} if args.memory else {}
+        print(json.dumps({**as_json(cases[0]), **compared, **placed, **memory}))
         return 0
     print(report(plan, costs, timeline, unit, planned=certificate))
     if args.compare:
         print("\n" + "\n".join(_table(cases)))
     if args.placement:
         print("\n" + placement_table(plan, sizes))
+    if args.memory:
+        print("\n" + memory_table(curves))
     if args.programs:
         print("\n" + to_text(plan.programs), end="")
     return 0
 
 
-def _write(args: argparse.Namespace, cases: list[Case]) -> None:
-    """Write figure, trace and plan, all or none."""
+def _write(args: argparse.Namespace, cases: list[Case], curves: Sequence[Curve]) -> None:
+    """Write figures, trace and plan, all or none."""
     files: dict[str, bytes] = {}
     if args.figure is not None:
         entries = [(str(case.plan.schedule), case.plan, case.costs, case.timeline) for case in cases]
@@ -143,6 +161,11 @@ def _write(args: argparse.Namespace, cases: list[Case]) -> None:
                 "owner=balanced or place=fill, or leave --out away"
             )
         files[args.out] = to_plan_file(Planned(cases[0].plan, cases[0].certificate)).encode()
+    if args.memory_figure is not None:
+        if args.memory_figure in files:
+            raise UsageError(f"--memory-figure and another option name the same file {args.memory_figure!r}; give two")
+        plan, _, timeline, unit, _ = cases[0]
+        files[args.memory_figure] = render_memory(plan, timeline, curves, args.memory_figure, unit)
     write_files(files)
 
 
@@ -184,6 +207,13 @@ def as_json(case: Case) -> dict[str, Any]:
         "programs": [[str(action) for action in program] for program in plan.programs],
         "certificate": None if certificate is None else dataclasses.asdict(certificate),
     }
+
+
+def _curves(args: argparse.Namespace, case: Case) -> Sequence[Curve]:
+    """Follow the memory of every rank; only this needs the training package."""
+    from hyperparallel.training.live_memory import curves_of_file
+
+    return curves_of_file(args.config, args.overrides, case.plan)
 
 
 def _sizes(args: argparse.Namespace) -> list[LayerSize]:

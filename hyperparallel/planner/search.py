@@ -44,31 +44,34 @@ def improve(
     """
     draw = random.Random(seed)
     now = _State(graph, [list(row) for row in rows], list(owners))
-    best = now.copy()
-    stale = 0
+    first = best = near = now.copy()
+    stale = moved = 0  # moves since the best plan near here was found, in all and since going back to it
     for _ in range(moves):
         if best.step_time <= bound * (1 + _ROUNDING) or (until is not None and time.monotonic() > until):
             break
         critical = now.critical()
         if not critical:
             break
-        trial = now.copy()
+        trial, stale, moved = now.copy(), stale + 1, moved + 1
         if not trial.rebuild(_choose(now, critical, draw), draw) or (allowed and not allowed(trial.rows, trial.owners)):
-            stale += 1
             continue
         slack = _TEMPERATURE * bound * draw.random() ** 3
         if trial.step_time <= now.step_time + slack:
             now = trial
-        if trial.step_time < best.step_time * (1 - _ROUNDING):
-            best, stale = trial.copy(), 0
-        stale += 1
-        if stale > _PATIENCE:
-            now, stale = best.copy(), 0
+        if trial.step_time < near.step_time * (1 - _ROUNDING):
+            near, stale, moved = trial.copy(), 0, 0
+            if near.step_time < best.step_time:
+                best = near
+        if stale > _ROUND:
+            now, near, stale, moved = first.copy(), first, 0, 0
+        elif moved > _PATIENCE:
+            now, moved = near.copy(), 0
     return best.rows, best.owners, best.step_time
 
 
-_TEMPERATURE = 0.01
-_PATIENCE = 200
+_TEMPERATURE = 0.01  # a plan may become worse by this part of the bound, seldom by all of it
+_PATIENCE = 200  # moves without a better plan before going back to the best one near here
+_ROUND = 800  # before starting again from the first plan
 
 
 def _choose(state: _State, critical: list[int], draw: random.Random) -> list[int]:

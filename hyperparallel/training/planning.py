@@ -16,15 +16,16 @@ from hyperparallel.algebra.regions import fill_parts, needs_planner
 from hyperparallel.cells.layer import Layer, model_spec
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cost import Costs
+from hyperparallel.cost.memory_bytes import peak_of
 from hyperparallel.data import MicroBatchInfo
 from hyperparallel.errors import ConfigError
 from hyperparallel.planner import Planned, Settings, plan_line
 from hyperparallel.planner.limits import parse_limit, plan_within
 from hyperparallel.planner.plan_file import read_plan_file, to_plan_file
 from hyperparallel.training import costs
-from hyperparallel.training.build import build_feed, column_specs, layer_times
+from hyperparallel.training.build import build_feed, layer_times
 from hyperparallel.training.config import Config
-from hyperparallel.training.memory_profile import default_file, predict, read_profile
+from hyperparallel.training.live_memory import curves
 from hyperparallel.views.files import write_files
 
 SAMPLED_STEPS = 8
@@ -68,10 +69,13 @@ def plan_job(config: Config, layers: Sequence[Layer], options: Mapping[str, Any]
             replace(settings, live_limit=live_limit),
         )
 
-    if limit is None or limit.bytes is None:
+    # Encodes on the command line stand for the limit of the section.
+    if limit is None or limit.bytes is None or settings.live_limit is not None:
         return plan_at(settings.live_limit)
-    split = max(1, int(parse(config.schedule).regions[0].option("split"))) if is_planned(config, layers) else 1
-    return plan_within(limit.bytes, micro_batches * split, plan_at, lambda plan: _peaks(config, plan, layers))
+    encodes = 0  # what the planner may hold fewer of
+    if is_planned(config, layers):
+        encodes = micro_batches * max(1, int(parse(config.schedule).regions[0].option("split")))
+    return plan_within(limit.bytes, encodes, plan_at, lambda plan: _peaks(config, plan, layers))
 
 
 def settings_of(config: Config) -> Settings:
@@ -103,20 +107,8 @@ def _sizes(info: MicroBatchInfo) -> tuple[int, ...]:
 
 
 def _peaks(config: Config, plan: Plan, layers: Sequence[Layer]) -> list[int]:
-    """Predict the peak of every rank from the measured bytes of the layers."""
-    columns = column_specs(config)
-    profile = read_profile(default_file())
-    recompute = range(plan.placement.stages) if config.run.recompute == "all" else config.run.recompute
-    peaks = predict(
-        plan,
-        layers,
-        columns,
-        profile,
-        dtype=config.run.dtype,
-        replicas=config.parallel.data_parallel,
-        recompute=tuple(recompute),
-    )
-    return [peak.bytes for peak in peaks]
+    """Predict the peak of every rank from the bytes of the layers, measured first where they were not yet."""
+    return [peak_of(curve).bytes for curve in curves(config, plan, layers)]
 
 
 def hand_over(planned: Planned, folder: Path) -> list[str]:

@@ -43,7 +43,7 @@ def report(
             "",
             f"step time    {_time(timeline.step_time, unit)}",
             f"lower bound  {_time(bound, unit)}{_above(timeline.step_time, bound)}",
-            *_planned(planned),
+            *_planned(plan, planned),
             "",
             *_table(timeline, unit, None if planned is None else planned.held),
         ]
@@ -59,10 +59,11 @@ class Planned(Protocol):
     """The most features that wait for the backbone at a time."""
 
 
-def _planned(planned: Planned | None) -> list[str]:
+def _planned(plan: Plan, planned: Planned | None) -> list[str]:
     if planned is None:
         return []
-    return [f"planned      {planned}; at most {_count(planned.waiting, 'feature')} waiting"]
+    encodes = _count(planned.waiting, "piece" if plan.placement.split > 1 else "encode")
+    return [f"planned      {planned}; at most {encodes} waiting for the backbone"]
 
 
 def _owner(plan: Plan, stage: int) -> tuple[int, ...] | None:

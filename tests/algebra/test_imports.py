@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-MODULES = ["hyperparallel", "hyperparallel.algebra", "hyperparallel.cost"]
+MODULES = ["hyperparallel", "hyperparallel.algebra", "hyperparallel.cost", "hyperparallel.planner", "hyperparallel.views"]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,4 +1,4 @@
-"""Whatever the line and the costs: a planned plan is right, as fast as it says, and no slower than the published one."""
+"""Whatever line and costs: a planned plan is right, as fast as it says, and no slower than the published one."""
 
 import sys
 from pathlib import Path
@@ -37,15 +37,8 @@ def priced(compute, alpha=0.0):
     def costs_of(plan):
         split, stages = plan.placement.split, range(plan.placement.stages)
         shares = [(1 / split,) * split] * plan.micro_batches if split > 1 else ()
-        return Costs(
-            {
-                (stage, kind): compute(stage // plan.ranks, kind)
-                for stage in range(plan.placement.stages)
-                for kind in "FB"
-            },
-            alpha,
-            shares=shares,
-        )
+        table = {(stage, kind): compute(stage // plan.ranks, kind) for stage in stages for kind in "FB"}
+        return Costs(table, alpha, shares=shares)
 
     return costs_of
 
