@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 _FILES = ["pillow>=10", "tokenizers>=0.20"]
-_PLAN = ["ortools>=9.8,<9.10"]  # later ones hold protobuf below what MindSpore 2.10 asks for
+_PLAN = ["ortools>=9.9,<9.10"]  # later ones hold protobuf below what MindSpore 2.10 asks for
 
 setup(
     name="hyperparallel",

@@ -12,13 +12,19 @@ from typing import NamedTuple
 from hyperparallel.errors import ScheduleError
 
 SKELETONS = ("1f1b", "interleaved", "zb", "wave", "gpipe")
-"""What `--skeletons` can name: `interleaved` is `1f1b(...)*v`, `zb` also folded."""
+"""What a search can try: `interleaved` is `1f1b(...)*v`, `zb` also folded."""
+
+DEFAULT = SKELETONS[:-1]
+"""`gpipe` takes the time of `1f1b` and holds M micro-batches instead of P, so it is tried only when named."""
 
 _CHUNKS = (2, 4)
 """Values of v."""
 
 FINEST = "split=4"
 """The option with the smallest pieces that are tried."""
+
+FILL = "owner=balanced, place=fill"
+"""The options that leave all to the planner."""
 
 _SPLITS = ("", "split=2", FINEST)
 
@@ -109,7 +115,7 @@ def bases(
     layout: Layout,
     parts: Sequence[str],
     layers: Sequence[int],
-    skeletons: Collection[str] = SKELETONS,
+    skeletons: Collection[str] = DEFAULT,
     *,
     transpose: bool = True,
 ) -> list[Base]:
@@ -142,14 +148,13 @@ def bases(
 
 
 def encodings(base: Base) -> list[str]:
-    """List the options of `transpose` to try, the cheap ones to plan first; an inline encoder has none.
+    """List the options of `transpose` to try, the simple ones first; an inline encoder has none.
 
     Owners chosen for `place=warmup` are not among them: `place=fill` may do the same, and more.
     """
     if not base.transposed:
         return [""]
-    filled = [", ".join(filter(None, ("owner=balanced, place=fill", split))) for split in _SPLITS]
-    return [*_SPLITS, *filled]
+    return [*_SPLITS, *(", ".join(filter(None, (FILL, split))) for split in _SPLITS)]
 
 
 def _chunked(layout: Layout, layers: int, skeletons: Collection[str]) -> list[tuple[str, tuple[str, ...], int]]:

@@ -8,22 +8,23 @@ apart: both are always found, so that the two can be compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hyperparallel.algebra import derive
+from hyperparallel.algebra import Plan, derive
 from hyperparallel.cost import lower_bound
+from hyperparallel.cost.memory_bytes import Peak
 from hyperparallel.errors import ScheduleError
-from hyperparallel.planner.candidates import FINEST, SKELETONS, Base, Layout, bases, encodings
+from hyperparallel.planner.candidates import DEFAULT, FILL, FINEST, Base, Layout, bases, encodings
 from hyperparallel.planner.line import Settings
 from hyperparallel.planner.problem import LimitError
-from hyperparallel.planner.rows import Job, Row, make_row, text_only
+from hyperparallel.planner.rows import Job, Row, fullest, make_row, text_only
 
 BEST = 10
 """Rows of each family that a search is to find."""
 
-_REPLANNED = 3
-"""Rows that the slower engines plan again."""
+_REFINED = 4
+"""Rows that are planned again at the end, by the slower engines and with simpler options."""
 
 _SAME = 1e-6
 """Step times that differ by less, as a fraction, are the same; then the line that was tried first counts."""
@@ -63,7 +64,7 @@ def choose(
     *,
     memory_limit: int | None = None,
     live_limit: int | None = None,
-    skeletons: Collection[str] = SKELETONS,
+    skeletons: Collection[str] = DEFAULT,
     work_limit: float = 1.0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Found:
@@ -87,15 +88,14 @@ def choose(
     """
     search = _Search(job, memory_limit, live_limit)
     queue = _bounded(job, layouts, skeletons, progress)
+    found = search.found
+    found.bases = len(queue)
     for done, one in enumerate(queue, 1):
         search.visit(one)
         progress(len(queue) + done, 2 * len(queue))
-    found = search.found
-    found.bases = len(queue)
+    search.refine(work_limit)
     if not found.rows:
         raise search.refusal()
-    if work_limit:
-        search.replan(work_limit)
     found.text_only = min(_text_only_times(job, found.rows))
     return found
 
@@ -104,6 +104,7 @@ class _Bounded(NamedTuple):
     bound: float
     layout: Layout
     base: Base
+    plan: Plan
 
 
 def _bounded(
@@ -120,7 +121,7 @@ def _bounded(
         # The smaller the pieces, the shorter the path through the longest: the bound holds for larger ones too.
         plan = derive(base.line(FINEST), job.spec(layout), layout.ranks, layout.micro_batches)
         bounds = [lower_bound(plan, costs) for costs in job.all_steps(plan, layout)]
-        found.append(_Bounded(sum(bounds) / len(bounds) + job.reduce(plan, layout), layout, base))
+        found.append(_Bounded(sum(bounds) / len(bounds) + job.reduce(plan, layout), layout, base, plan))
         progress(done, 2 * len(every))
     return sorted(found, key=lambda one: one.bound)
 
@@ -144,34 +145,54 @@ class _Search:
         self.job, self.memory_limit, self.live_limit = job, memory_limit, live_limit
         self.found = Found()
         self.smallest: Row | None = None
+        self.curable: list[Row] = []
 
     def visit(self, one: _Bounded) -> None:
-        """Plan the lines of a base, as long as one of them may be among the best."""
-        bound, layout, base = one
+        """Plan a base, if it may be among the best; of a transposed one whole encodes too, where pieces miss the bound."""
+        bound, layout, base, plan = one
         family = self.found.transposed if base.transposed else self.found.inline
-        for encoding in encodings(base):
+        tried = (f"{FILL}, {FINEST}", FILL) if base.transposed else ("",)
+        for number, encoding in enumerate(tried):
             rival = next((row for row in family if (row.layout, row.base.kind) == (layout, base.kind)), None)
             slowest = family[BEST - 1].step_time if len(family) >= BEST else float("inf")
             beaten = min(slowest, rival.step_time if rival else slowest) * (1 - _SAME)
-            if bound >= beaten:
+            if bound >= beaten or (number == 0 and self._never_fits(plan, layout)):
                 return
-            row = self._within(layout, base, encoding)
-            if row is None and "fill" in encoding:  # smaller pieces hold as many images
+            row = self._plan(layout, base, encoding, Settings(engine="list", live_limit=self.live_limit))
+            if row is None or not self._fits(row):
                 return
-            if row is not None and row.step_time < beaten:
+            if row.step_time < beaten:
                 family[:] = sorted([row, *(old for old in family if old is not rival)], key=lambda row: row.step_time)
 
-    def replan(self, work_limit: float) -> None:
-        """Let the other engines look at the best transposed rows again."""
+    def refine(self, work_limit: float) -> None:
+        """Give the best transposed rows the simplest options that are as fast, and let the other engines look at them.
+
+        Plans over the memory limit are tried again with fewer encodes at a time, where that may help.
+        """
         rows = self.found.transposed
-        for number, row in enumerate(rows[:_REPLANNED]):
-            if row.certificate is None or row.certificate.proven:
-                continue
-            settings = Settings(work_limit=work_limit, engine="auto", live_limit=row.live_limit)
-            again = self._plan(row.layout, row.base, row.encoding, settings)
-            if again is not None and again.step_time < row.step_time and self._fits(again):
-                rows[number] = again
+        for over in sorted(self.curable, key=lambda row: row.step_time)[:_REFINED]:
+            if len(rows) < BEST or over.step_time < rows[BEST - 1].step_time:
+                fewer = (over.layout.ranks + 1) * over.plan.placement.split
+                row = self._plan(over.layout, over.base, over.encoding, Settings(engine="list", live_limit=fewer))
+                rows += [row] if row is not None and self._fits(row) else []
         rows.sort(key=lambda row: row.step_time)
+        for number, row in enumerate(rows[:_REFINED]):
+            rows[number] = self._refined(row, work_limit)
+        rows.sort(key=lambda row: row.step_time)
+
+    def _refined(self, row: Row, work_limit: float) -> Row:
+        settings = Settings(engine="list", live_limit=row.live_limit)
+        if work_limit:
+            auto = Settings(engine="auto", work_limit=work_limit, live_limit=row.live_limit)
+            again = self._plan(row.layout, row.base, row.encoding, auto)
+            row = min((one for one in (row, again) if one is not None), key=lambda one: one.step_time)
+        for encoding in encodings(row.base):
+            if encoding == row.encoding:
+                return row
+            other = self._plan(row.layout, row.base, encoding, settings)
+            if other is not None and self._fits(other) and other.step_time <= row.step_time * (1 + _SAME):
+                return other
+        return row
 
     def refusal(self) -> ScheduleError:
         """Say that nothing fits, and what would."""
@@ -183,19 +204,6 @@ class _Search:
             f"needs {row.bytes:,} bytes: {row.line} with {row.sizes}. Raise the limit, use more devices or a larger T, "
             "or recompute"
         )
-
-    def _within(self, layout: Layout, base: Base, encoding: str) -> Row | None:
-        """Plan a line; None if its memory exceeds the limit, also when fewer encodes are held at a time."""
-        settings = Settings(engine="list", live_limit=self.live_limit)
-        row = self._plan(layout, base, encoding, settings)
-        if row is None or self._fits(row):
-            return row
-        split = row.plan.placement.split
-        fewer, most = (layout.ranks + 1) * split, layout.micro_batches * split
-        if row.certificate is None or fewer >= min(most, self.live_limit or most):
-            return None
-        row = self._plan(layout, base, encoding, replace(settings, live_limit=fewer))
-        return row if row is not None and self._fits(row) else None
 
     def _plan(self, layout: Layout, base: Base, encoding: str, settings: Settings) -> Row | None:
         try:
@@ -214,6 +222,26 @@ class _Search:
         if row.bytes <= self.memory_limit:
             return True
         self.found.excluded += 1
+        if (
+            row.certificate is not None
+            and row.live_limit is None
+            and self._least(row.peak, row.plan) <= self.memory_limit
+        ):
+            self.curable.append(row)
         if self.found.over is None or row.step_time < self.found.over.step_time:
             self.found.over = row
         return False
+
+    def _least(self, peak: Peak, plan: Plan) -> int:
+        """Bound from below what the fullest rank would hold with fewer encodes at a time."""
+        if not plan.placement.owners[0]:
+            return peak.bytes
+        trained = plan.placement.gates[0].receives_gradient
+        return peak.bytes - peak.live.carries - (peak.live.activations if trained else 0)
+
+    def _never_fits(self, plan: Plan, layout: Layout) -> bool:
+        """Tell, before a base is planned, whether its backbone alone exceeds the limit."""
+        if self.memory_limit is None:
+            return False
+        peaks = self.job.peaks(plan, layout)
+        return peaks is not None and self._least(fullest(peaks), plan) > self.memory_limit

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hyperparallel.algebra import ModelSpec, Plan, derive
 from hyperparallel.algebra.program import B, F, I, W
 from hyperparallel.cost import Costs, Timeline, simulate
+from hyperparallel.cost.memory_bytes import Peak
 from hyperparallel.cost.reduces import reduce_times
 from hyperparallel.planner.candidates import Base, Layout
 from hyperparallel.planner.line import Certificate, Settings, plan_line
@@ -23,7 +24,7 @@ class Job:
         layers: layers of each part.
         spec: the model for a layout.
         costs: prices a plan for the mean micro-batch; plans are made for these.
-        peaks: the most bytes of every rank, None where unknown.
+        peaks: the most of every rank in memory, None where unknown.
         gradients: bytes of the gradient of every layer, as if trained.
         link: alpha and beta of the reduces.
         steps: prices a plan for some steps of the data, whose mean ranks it; default: `costs`.
@@ -35,7 +36,7 @@ class Job:
     layers: Sequence[int]
     spec: Callable[[Layout], ModelSpec]
     costs: Callable[[Plan, Layout], Costs]
-    peaks: Callable[[Plan, Layout], Sequence[int] | None]
+    peaks: Callable[[Plan, Layout], Sequence[Peak] | None]
     gradients: Sequence[float]
     link: tuple[float, float] = (0.0, 0.0)
     steps: Callable[[Plan, Layout], Sequence[Costs]] | None = None
@@ -63,7 +64,7 @@ class Row:
         timeline: under these costs.
         step_time: mean over the steps of the job, `reduce` included.
         reduce: of it, the sums of gradients over replicas, after the last backward.
-        bytes: of the fullest rank, None where unknown.
+        peak: of the fullest rank in memory, None where unknown.
         live_limit: most live encodes that the plan was made for, to stay within the memory limit.
         certificate: of a plan that the planner made.
     """
@@ -76,7 +77,7 @@ class Row:
     timeline: Timeline
     step_time: float
     reduce: float
-    bytes: int | None = None
+    peak: Peak | None = None
     live_limit: int | None = None
     certificate: Certificate | None = None
 
@@ -90,6 +91,11 @@ class Row:
         """The layout in words; a T of 1 is left out."""
         ranks, replicas, tensor, micro_batches = self.layout
         return ", ".join([f"P = {ranks}, D = {replicas}", *[f"T = {tensor}"] * (tensor > 1), f"M = {micro_batches}"])
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes of the fullest rank."""
+        return None if self.peak is None else self.peak.bytes
 
     @property
     def bubble(self) -> float:
@@ -118,10 +124,15 @@ def make_row(job: Job, layout: Layout, base: Base, encoding: str, settings: Sett
         simulate(plan, costs),
         sum(times) / len(times) + reduce,
         reduce,
-        None if peaks is None else max(peaks),
+        None if peaks is None else fullest(peaks),
         settings.live_limit,
         planned.certificate,
     )
+
+
+def fullest(peaks: Sequence[Peak]) -> Peak:
+    """Pick the peak of the rank that holds most."""
+    return max(peaks, key=lambda peak: peak.bytes)
 
 
 def text_only(job: Job, layout: Layout, base: Base) -> Row:

@@ -10,6 +10,7 @@ from functools import cache
 from hyperparallel.algebra import ModelSpec, Plan
 from hyperparallel.cost import Costs
 from hyperparallel.cost.device import Device
+from hyperparallel.cost.memory_bytes import Peak
 from hyperparallel.cost.presets import ModelShape
 from hyperparallel.cost.roofline import Sizes
 from hyperparallel.errors import ConfigError
@@ -73,10 +74,9 @@ def shape_job(
         sizes = [batch.sizes(layout)] * plan.micro_batches
         return model.costs(plan, sizes, device, recompute=stages(plan), workers=workers)
 
-    def peaks(plan: Plan, layout: Layout) -> list[int]:
+    def peaks(plan: Plan, layout: Layout) -> list[Peak]:
         sizes = [batch.sizes(layout)]
-        found = model.peaks(plan, sizes, recompute=stages(plan), replicas=layout.replicas)
-        return [peak.bytes for peak in found]
+        return model.peaks(plan, sizes, recompute=stages(plan), replicas=layout.replicas)
 
     return Job(
         parts=tuple(counts),
