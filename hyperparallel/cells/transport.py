@@ -265,7 +265,7 @@ def _sum_on_host(values: np.ndarray, group: str) -> np.ndarray:
     """Sum without taking the core from a rank that still computes.
 
     MindSpore sums in a thread of its own, in the memory of the array that a tensor was made from, but `asnumpy` waits
-    for that thread in a busy loop. A 1 from every rank behind the values shows when hardly anything is left to wait for.
+    for that thread in a busy loop. A 1 from every rank behind the values shows when little is left to wait for.
     """
     from mindspore.mint import distributed
 

@@ -30,10 +30,8 @@ from hyperparallel.training.config import Config
 from hyperparallel.training.planning import mean_costs, settings_of
 from hyperparallel.training.trainer import MicroBatches, batches
 
-BATCHES, WARMUP, CALIBRATION, ROUNDS = 3, 2, 3, 5
-"""Different batches, and rounds over all of them: to compile, to measure actions, to measure steps."""
-
-_LAPS = 60  # round trips of a message
+BATCHES, WARMUP, CALIBRATION, ROUNDS, LAPS = 3, 2, 3, 5, 60
+"""Batches; rounds over all of them to compile, to measure actions and to measure steps; round trips of a message."""
 
 
 @dataclass
@@ -101,7 +99,7 @@ def measure_messages(transport: Transport) -> tuple[float, float]:
     for size in (1 << 12, 1 << 20):
         payload = np.zeros(size // 4, np.float32)
         laps = []
-        for lap in range(_LAPS):
+        for lap in range(LAPS):
             tag = Tag(Action(0, SEND_F, lap), 0)
             start = time.perf_counter()
             if transport.rank == 0:
@@ -111,7 +109,7 @@ def measure_messages(transport: Transport) -> tuple[float, float]:
                 transport.receive(0, tag)
                 transport.send(0, tag, [payload])
             laps.append((time.perf_counter() - start) / 2)
-        times[size] = float(np.median(laps[_LAPS // 6 :]))
+        times[size] = float(np.median(laps[LAPS // 6 :]))
     mine = np.array([times[1 << 12], times[1 << 20]], np.float32) * (transport.rank == 0)
     small, large = transport.sum(mine, range(transport.size))
     transport.flush()

@@ -102,7 +102,7 @@ def test_overrides_choose_the_source(tmp_path, example):
 
 def test_the_plan_knows_the_sizes(tmp_path, example):
     path = write(tmp_path, example)
-    plan, costs, _ = plan_from_config(path)
+    (plan, _), costs = plan_from_config(path)
     infos = build_feed(load_config(path), "train").describe(0)
     assert len(costs.compute[0, "F"]) == len(infos) == plan.micro_batches
     assert sum(info.images for info in infos) > 0

@@ -73,7 +73,7 @@ def test_two_ranks_by_hand(tmp_path):
     finally:
         end_job(job)
     (folder,) = (tmp_path / "runs").iterdir()
-    plan = plan_from_config(path)[0]
+    plan = plan_from_config(path)[0].plan
     contents = {name: json.loads((folder / name).read_text()) for name in (MEASURED, PREDICTED, BOTH)}
     for name in (MEASURED, PREDICTED):
         names = sorted(e["name"] for e in slices(contents[name], ["F", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"]))
