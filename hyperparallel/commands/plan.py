@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hyperparallel.algebra import to_text
+from hyperparallel.commands import search_plan
 from hyperparallel.commands.arguments import UsageError, duration, whole_number
 from hyperparallel.commands.plan_cases import EXAMPLE, Case, from_config, from_line
 from hyperparallel.cost import lower_bound
@@ -86,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print also which ranks hold each layer, and parameters and bytes per rank; for a CONFIG.yaml",
     )
+    search_plan.add_arguments(parser)
     parser.add_argument(
         "--memory",
         action="store_true",
@@ -108,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0.
     """
+    if search_plan.asked(args):
+        return search_plan.run(args)
     if args.figure is not None:
         check_suffix(args.figure)
     if args.placement and args.config is None:

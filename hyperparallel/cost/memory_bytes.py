@@ -18,7 +18,8 @@ from hyperparallel.algebra import Plan
 from hyperparallel.algebra.placement import Node, Placement
 from hyperparallel.algebra.program import RECEIVES, SEND_F, SENDS, Action, B, F, I, Piece, Unit, W
 from hyperparallel.algebra.progress import counterpart
-from hyperparallel.cost.memory_stage import LayerBytes, StageBytes, stage_bytes
+from hyperparallel.cost.memory_plan import plan_stages
+from hyperparallel.cost.memory_stage import LayerBytes, StageBytes
 
 MOMENTS = 2
 """AdamW keeps two numbers for every trainable parameter."""
@@ -95,12 +96,7 @@ def predict_peaks(
     Returns:
         One peak per rank.
     """
-    stages, batch = [], []
-    for stage, (first, last) in enumerate(plan.placement.slabs):
-        trains = plan.placement.gates[stage].receives_gradient
-        one = stage_bytes(layers[first:last], carries[last - 1], trains=trains, recompute=stage in recompute)
-        stages.append(one)
-        batch.append({name: size for own in columns[first:last] for name, size in own.items()})
+    stages, batch = plan_stages(plan, layers, carries, columns, recompute)
     return [peak_of(memory_curve(plan, rank, stages, batch, replicas=replicas)) for rank in range(plan.ranks)]
 
 

@@ -24,7 +24,10 @@ BEST = 10
 """Rows of each family that a search is to find."""
 
 _REFINED = 4
-"""Rows that are planned again at the end, by the slower engines and with simpler options."""
+"""Transposed rows that are planned again at the end with simpler options."""
+
+_REPLANNED, _GAP = 2, 0.002
+"""Those of them that the slower engines look at, where the list engine is further from its bound than this."""
 
 _SAME = 1e-6
 """Step times that differ by less, as a fraction, are the same; then the line that was tried first counts."""
@@ -65,7 +68,7 @@ def choose(
     memory_limit: int | None = None,
     live_limit: int | None = None,
     skeletons: Collection[str] = DEFAULT,
-    work_limit: float = 1.0,
+    work_limit: float = 0.5,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Found:
     """Find the fastest lines of a job.
@@ -148,7 +151,7 @@ class _Search:
         self.curable: list[Row] = []
 
     def visit(self, one: _Bounded) -> None:
-        """Plan a base, if it may be among the best; of a transposed one whole encodes too, where pieces miss the bound."""
+        """Plan a base, if it may be among the best: in pieces, and where these miss the bound, whole."""
         bound, layout, base, plan = one
         family = self.found.transposed if base.transposed else self.found.inline
         tried = (f"{FILL}, {FINEST}", FILL) if base.transposed else ("",)
@@ -177,12 +180,12 @@ class _Search:
                 rows += [row] if row is not None and self._fits(row) else []
         rows.sort(key=lambda row: row.step_time)
         for number, row in enumerate(rows[:_REFINED]):
-            rows[number] = self._refined(row, work_limit)
+            rows[number] = self._refined(row, work_limit if number < _REPLANNED else 0.0)
         rows.sort(key=lambda row: row.step_time)
 
     def _refined(self, row: Row, work_limit: float) -> Row:
         settings = Settings(engine="list", live_limit=row.live_limit)
-        if work_limit:
+        if work_limit and row.certificate is not None and row.certificate.gap > _GAP:
             auto = Settings(engine="auto", work_limit=work_limit, live_limit=row.live_limit)
             again = self._plan(row.layout, row.base, row.encoding, auto)
             row = min((one for one in (row, again) if one is not None), key=lambda one: one.step_time)
@@ -200,7 +203,7 @@ class _Search:
             return ScheduleError(f"no plan keeps every rank at {self.live_limit} live encodes; raise the limit")
         row = self.smallest
         return ScheduleError(
-            f"no plan was found whose ranks stay within {self.memory_limit:,} bytes; the smallest of {self.found.tried} "
+            f"no plan was found whose ranks stay within {self.memory_limit:,} bytes; the smallest that was found "
             f"needs {row.bytes:,} bytes: {row.line} with {row.sizes}. Raise the limit, use more devices or a larger T, "
             "or recompute"
         )

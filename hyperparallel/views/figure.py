@@ -6,7 +6,6 @@ the live activations as a curve. Needs the extra `figure`; matplotlib is importe
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +16,7 @@ from hyperparallel.errors import HyperParallelError
 from hyperparallel.views.colours import INK, hues
 from hyperparallel.views.files import write_files
 from hyperparallel.views.rows import draw_rows, legend_handles
+from hyperparallel.views.sheet import check_suffix, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,14 +27,6 @@ MAX_BARS, MAX_ROWS = 400_000, 256
 
 WIDTH, LEFT, RIGHT, BOTTOM, TITLE, GAP = 12.0, 0.75, 1.4, 0.5, 0.3, 0.16  # inches
 INSIDE = WIDTH - LEFT - RIGHT
-_SUFFIXES = (".svg", ".png")
-_STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so a figure looks the same on every machine
-    "font.size": 9,
-    "svg.hashsalt": "hyperparallel",
-    "hatch.linewidth": 0.6,
-    "axes.linewidth": 0.6,
-}
 
 
 class Entry(NamedTuple):
@@ -67,7 +59,7 @@ def render(entries: Sequence[tuple[str, Plan, Costs, Timeline]], path: str | Pat
     Args:
         entries, path, unit: see `figure`; of the path only the suffix counts.
     """
-    suffix = check_suffix(path)
+    check_suffix(path)
     rows = [Entry(*entry) for entry in entries]
     bars = sum(len(row) for entry in rows for row in entry.timeline.spans)
     ranks = sum(entry.plan.ranks for entry in rows)
@@ -76,29 +68,7 @@ def render(entries: Sequence[tuple[str, Plan, Costs, Timeline]], path: str | Pat
             f"{bars} actions on {ranks} ranks are too many for a figure; at most {MAX_BARS} actions and {MAX_ROWS} "
             "ranks, all plans together: use fewer"
         )
-    try:
-        import matplotlib.style
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise HyperParallelError("a figure needs matplotlib; pip install 'hyperparallel[figure]'") from None
-    with matplotlib.style.context(["default", _STYLE]):
-        drawing = _draw(Figure, rows, unit)
-        content = io.BytesIO()
-        metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
-        drawing.savefig(content, format=suffix[1:], dpi=144, metadata=metadata)
-    return content.getvalue()
-
-
-def check_suffix(path: str | Path) -> str:
-    """Return the suffix of a figure's path.
-
-    Raises:
-        HyperParallelError: it is neither .svg nor .png.
-    """
-    suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise HyperParallelError(f"{str(path)!r} ends in {suffix or 'no suffix'!r}; a figure ends in .svg or .png")
-    return suffix
+    return picture(lambda make: _draw(make, rows, unit), path)
 
 
 def _draw(make: type[Figure], entries: list[Entry], unit: str) -> Figure:

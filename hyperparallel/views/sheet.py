@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hyperparallel.errors import HyperParallelError
-from hyperparallel.views.figure import check_suffix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_SUFFIXES = (".svg", ".png")
 _STYLE = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so a figure looks the same on every machine
     "font.size": 9,
@@ -43,3 +43,15 @@ def picture(draw: Callable[[type[Figure]], Figure], path: str | Path) -> bytes:
         metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
         draw(Figure).savefig(content, format=suffix[1:], dpi=144, metadata=metadata)
     return content.getvalue()
+
+
+def check_suffix(path: str | Path) -> str:
+    """Return the suffix of a figure's path.
+
+    Raises:
+        HyperParallelError: it is neither .svg nor .png.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise HyperParallelError(f"{str(path)!r} ends in {suffix or 'no suffix'!r}; a figure ends in .svg or .png")
+    return suffix
