@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hyperparallel.algebra import LayerSpec, ModelSpec, Plan, Schedule, derive, parse, validate
 from hyperparallel.cost import Costs, Timeline, lower_bound, simulate
 from hyperparallel.errors import HyperParallelError
+from hyperparallel.planner import plan_line
 
 if TYPE_CHECKING:
     from hyperparallel.cells import AdamW, Layer, Runner, Transport, model_spec
@@ -32,6 +33,7 @@ __all__ = [
     "lower_bound",
     "model_spec",
     "parse",
+    "plan_line",
     "simulate",
     "validate",
 ]

@@ -3,12 +3,14 @@
 python scripts/plan_grid.py                        # the whole grid, about 12 minutes
 python scripts/plan_grid.py --every 9 --limit 2    # each ninth case, 2 s each
 python scripts/plan_grid.py --only P=4 --only te=12 --only trained
+python scripts/plan_grid.py --large                # P = 16, M = 128, a minute
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 
 from hyperparallel.planner.fill import fill
 from hyperparallel.planner.grid import Case, grid
@@ -22,8 +24,10 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", default=[], help="a word of the line that a case must have: P=4, te=12"
     )
+    parser.add_argument("--large", action="store_true", help="P = 16, M = 128 instead of the grid")
     options = parser.parse_args()
-    cases = [case for case in grid() if set(options.only) <= set(words(case))][:: options.every]
+    asked = large() if options.large else grid()
+    cases = [case for case in asked if set(options.only) <= set(words(case))][:: options.every]
     rows = []
     for case in cases:
         problem = case.problem()
@@ -42,6 +46,14 @@ def main() -> None:
         print(
             f"largest gap {max(gaps):.2%}, list at most {max(behind):.2%} above the bound, {max(seconds):.1f} s at most"
         )
+
+
+def large() -> Iterator[Case]:
+    """List problems that are too large for the solver."""
+    for trained in (False, True):
+        for pieces in (1, 4):
+            for uneven in (False, True):
+                yield Case(16, 128, 12.0, trained, pieces, uneven)
 
 
 def words(case: Case) -> list[str]:

@@ -44,6 +44,12 @@ class Layout(NamedTuple):
     tensor: int
     micro_batches: int
 
+    @property
+    def text(self) -> str:
+        """Name P, D and M; and T, unless it is 1."""
+        tensor = f", T = {self.tensor}" * (self.tensor > 1)
+        return f"P = {self.ranks}, D = {self.replicas}{tensor}, M = {self.micro_batches}"
+
 
 class Base(NamedTuple):
     """A backbone and what is transposed before it.

@@ -41,8 +41,8 @@ class Found:
         inline: rows with the encoder in a slab, fastest first.
         transposed: rows with something transposed, fastest first.
         text_only: step time of the fastest backbone of all these rows with an encoder that takes no time.
-        over: the fastest of the plans that the memory limit excludes.
-        excluded: how many those are.
+        over: the fastest of the planned lines that the memory limit excludes.
+        excluded: how many lines it excludes, planned or not.
         tried: plans made.
         bases: bases that there were.
     """
@@ -147,7 +147,7 @@ class _Search:
     def __init__(self, job: Job, memory_limit: int | None, live_limit: int | None):
         self.job, self.memory_limit, self.live_limit = job, memory_limit, live_limit
         self.found = Found()
-        self.smallest: Row | None = None
+        self.smallest: tuple[int, str] | None = None
         self.curable: list[Row] = []
 
     def visit(self, one: _Bounded) -> None:
@@ -201,11 +201,10 @@ class _Search:
         """Say that nothing fits, and what would."""
         if self.smallest is None:
             return ScheduleError(f"no plan keeps every rank at {self.live_limit} live encodes; raise the limit")
-        row = self.smallest
+        least, where = self.smallest
         return ScheduleError(
-            f"no plan was found whose ranks stay within {self.memory_limit:,} bytes; the smallest that was found "
-            f"needs {row.bytes:,} bytes: {row.line} with {row.sizes}. Raise the limit, use more devices or a larger T, "
-            "or recompute"
+            f"no plan was found whose ranks stay within {self.memory_limit:,} bytes; the smallest that was found needs "
+            f"{least:,} bytes: {where}. Raise the limit, use more devices or a larger T, or recompute"
         )
 
     def _plan(self, layout: Layout, base: Base, encoding: str, settings: Settings) -> Row | None:
@@ -220,8 +219,7 @@ class _Search:
         """Check the memory, and remember the best of what does not fit."""
         if row.bytes is None or self.memory_limit is None:
             return True
-        if self.smallest is None or row.bytes < self.smallest.bytes:
-            self.smallest = row
+        self._weigh(row.bytes, row.line, row.layout)
         if row.bytes <= self.memory_limit:
             return True
         self.found.excluded += 1
@@ -247,4 +245,13 @@ class _Search:
         if self.memory_limit is None:
             return False
         peaks = self.job.peaks(plan, layout)
-        return peaks is not None and self._least(fullest(peaks), plan) > self.memory_limit
+        if peaks is None or self._least(fullest(peaks), plan) <= self.memory_limit:
+            return False
+        self._weigh(fullest(peaks).bytes, str(plan.schedule), layout)
+        self.found.excluded += 1
+        return True
+
+    def _weigh(self, size: int, line: str, layout: Layout) -> None:
+        """Remember the plan with the lowest peak."""
+        if self.smallest is None or size < self.smallest[0]:
+            self.smallest = (size, f"{line} with {layout.text}")

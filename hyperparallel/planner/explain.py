@@ -29,13 +29,19 @@ def explain(job: Job, found: Found, unit: str = "ms") -> str:
     if inline is None:
         return f"transposing: no inline line stays within the memory; {_filled(job, transposed, unit)}"
     slower = inline.step_time / transposed.step_time - 1
-    rival = f"the fastest inline, {inline.line} with {inline.sizes}, is {100 * slower:.1f} % slower"
-    if slower >= PAYS:
-        return f"transposing pays: it {_filled(job, transposed, unit)}; {rival}{_reduced(inline, transposed, unit)}"
+    reduced = _reduced(inline, transposed, unit)
     if slower > 0:
-        return f"transposing hardly pays: {rival}; {_share(transposed)}{_reduced(inline, transposed, unit)}"
-    lost = f"the fastest, {transposed.line} with {transposed.sizes}, is {_percent(-slower / (1 + slower))} % slower"
-    return f"transposing does not pay: {lost}; {_share(transposed)}{_reduced(inline, transposed, unit)}"
+        rival = f"the fastest inline, {inline.line} with {inline.sizes}, is {100 * slower:.2g} % slower"
+        if slower >= PAYS:
+            return f"transposing pays: it {_filled(job, transposed, unit)}; {rival}{reduced}"
+        return f"transposing hardly pays: {rival}; {_share(transposed)}{reduced}"
+    lost = 100 * (transposed.step_time / inline.step_time - 1)
+    behind = f"is {lost:.2g} % slower" if lost >= 0.01 else "takes the same time"
+    alone = "one rank has no bubble to fill; " * (inline.layout.ranks == 1)
+    return (
+        f"transposing does not pay: {alone}the fastest transposed, {transposed.line} with {transposed.sizes}, {behind}; "
+        f"{_share(transposed)}{reduced}"
+    )
 
 
 def encode_times(row: Row) -> list[float]:
@@ -71,7 +77,7 @@ def _reduced(inline: Row, transposed: Row, unit: str) -> str:
     if abs(more) < 1e-3 * transposed.step_time:
         return ""
     pipeline = (inline.step_time - inline.reduce) / (transposed.step_time - transposed.reduce) - 1
-    without = f"{_percent(abs(pipeline))} % {'slower' if pipeline >= 0 else 'faster'}"
+    without = f"{100 * abs(pipeline):.2g} % {'slower' if pipeline >= 0 else 'faster'}"
     return (
         f"; gradients are summed in {_time(transposed.reduce)} {unit} against {_time(inline.reduce)} {unit} inline, "
         f"without which inline would be {without}"
@@ -84,10 +90,6 @@ def _excluded(found: Found, unit: str) -> str:
         return ""
     over = found.over
     return f" (the fastest that does not, {over.line} with {over.sizes}, would take {_time(over.step_time)} {unit})"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
 
 
 def _time(value: float) -> str:

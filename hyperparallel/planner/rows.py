@@ -88,9 +88,8 @@ class Row:
 
     @property
     def sizes(self) -> str:
-        """The layout in words; a T of 1 is left out."""
-        ranks, replicas, tensor, micro_batches = self.layout
-        return ", ".join([f"P = {ranks}, D = {replicas}", *[f"T = {tensor}"] * (tensor > 1), f"M = {micro_batches}"])
+        """The layout in words."""
+        return self.layout.text
 
     @property
     def bytes(self) -> int | None:

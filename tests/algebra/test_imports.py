@@ -3,7 +3,13 @@ import sys
 
 import pytest
 
-MODULES = ["hyperparallel", "hyperparallel.algebra", "hyperparallel.cost", "hyperparallel.planner", "hyperparallel.views"]
+MODULES = [
+    "hyperparallel",
+    "hyperparallel.algebra",
+    "hyperparallel.cost",
+    "hyperparallel.planner",
+    "hyperparallel.views",
+]
 
 
 @pytest.mark.parametrize("module", MODULES)

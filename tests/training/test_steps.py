@@ -14,7 +14,13 @@ from hyperparallel.training.runners import check_runner
 from hyperparallel.training.steps import Steps
 
 FILL = "schedule='transpose(vision, owner=balanced, place=fill) >> 1f1b(llm)'"
-UNEVEN = ["data.max_images=6", "data.mix=long_tail", "model.llm.max_length=48", "model.vision.depth=4", "cost.message_ms=0.002"]
+UNEVEN = [
+    "data.max_images=6",
+    "data.mix=long_tail",
+    "model.llm.max_length=48",
+    "model.vision.depth=4",
+    "cost.message_ms=0.002",
+]
 
 
 def steps_of(tmp_path, *overrides):
