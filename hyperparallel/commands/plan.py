@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hyperparallel.algebra import to_text
-from hyperparallel.commands import search_plan
+from hyperparallel.commands import scenario, search_plan
 from hyperparallel.commands.arguments import UsageError, duration, whole_number
 from hyperparallel.commands.plan_cases import EXAMPLE, Case, from_config, from_line
 from hyperparallel.cost import lower_bound
@@ -88,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print also which ranks hold each layer, and parameters and bytes per rank; for a CONFIG.yaml",
     )
     search_plan.add_arguments(parser)
+    scenario.add_arguments(parser)
     parser.add_argument(
         "--memory",
         action="store_true",
@@ -110,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0.
     """
+    if args.scenario is not None:
+        return scenario.run(args)
     if search_plan.asked(args):
         return search_plan.run(args)
     if args.figure is not None:

@@ -29,6 +29,9 @@ _REFINED = 4
 _REPLANNED, _GAP = 2, 0.002
 """Those of them that the slower engines look at, where the list engine is further from its bound than this."""
 
+_LARGE = 2000
+"""Actions of a plan beyond which those engines would take longer than the rest of the search."""
+
 _SAME = 1e-6
 """Step times that differ by less, as a fraction, are the same; then the line that was tried first counts."""
 
@@ -185,7 +188,8 @@ class _Search:
 
     def _refined(self, row: Row, work_limit: float) -> Row:
         settings = Settings(engine="list", live_limit=row.live_limit)
-        if work_limit and row.certificate is not None and row.certificate.gap > _GAP:
+        small = sum(map(len, row.plan.compute)) <= _LARGE
+        if work_limit and small and row.certificate is not None and row.certificate.gap > _GAP:
             auto = Settings(engine="auto", work_limit=work_limit, live_limit=row.live_limit)
             again = self._plan(row.layout, row.base, row.encoding, auto)
             row = min((one for one in (row, again) if one is not None), key=lambda one: one.step_time)

@@ -39,8 +39,8 @@ def explain(job: Job, found: Found, unit: str = "ms") -> str:
     behind = f"is {lost:.2g} % slower" if lost >= 0.01 else "takes the same time"
     alone = "one rank has no bubble to fill; " * (inline.layout.ranks == 1)
     return (
-        f"transposing does not pay: {alone}the fastest transposed, {transposed.line} with {transposed.sizes}, {behind}; "
-        f"{_share(transposed)}{reduced}"
+        f"transposing does not pay: {alone}the fastest transposed, {transposed.line} with {transposed.sizes}, "
+        f"{behind}; {_share(transposed)}{reduced}"
     )
 
 
@@ -80,7 +80,7 @@ def _reduced(inline: Row, transposed: Row, unit: str) -> str:
     without = f"{100 * abs(pipeline):.2g} % {'slower' if pipeline >= 0 else 'faster'}"
     return (
         f"; gradients are summed in {_time(transposed.reduce)} {unit} against {_time(inline.reduce)} {unit} inline, "
-        f"without which inline would be {without}"
+        f"without these sums inline would be {without}"
     )
 
 

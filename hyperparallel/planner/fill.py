@@ -14,8 +14,9 @@ from hyperparallel.planner.bounds import lower_bound
 from hyperparallel.planner.limited import limited_plan
 from hyperparallel.planner.list_plan import Plan, list_plan
 from hyperparallel.planner.list_schedule import ListScheduler
-from hyperparallel.planner.live import keeps_limit, most_waiting
-from hyperparallel.planner.play import Graph, play
+from hyperparallel.planner.live import keeps_limit, most_waiting, peak_live
+from hyperparallel.planner.pace_plans import tightened
+from hyperparallel.planner.play import Graph, Played, play
 from hyperparallel.planner.problem import Filling, Problem, Rows
 from hyperparallel.planner.search import improve
 from hyperparallel.planner.settle import settle
@@ -171,14 +172,21 @@ class _Fill:
             self.plan, self.found_by = Plan(played.step_time, solved.rows, solved.owners), "exact"
 
     def settle(self) -> None:
-        """Let nothing wait longer than the step time asks for."""
-        graph, plan = self.graph, self.plan
-        if self.engine == "list":
-            played = play(plan.rows, graph.links(plan.owners), graph.duration)
-            pieces = graph.encodes / max(1, len({encode.group for encode in self.problem.encodes}))
-            if not graph.encodes or most_waiting(graph, plan.owners, played) <= 3 * self.problem.ranks * pieces:
-                return
-        rows = settle(graph, plan.rows, plan.owners)
-        if self.problem.live_limit is None or self.allowed(rows, plan.owners):
-            step_time = play(rows, graph.links(plan.owners), graph.duration).step_time
-            self.plan = Plan(step_time, rows, plan.owners)
+        """Let nothing wait, and nothing be kept for a backward, longer than the step time asks for."""
+        graph = self.graph
+        if not graph.encodes:
+            return
+        pieces = graph.encodes / len({encode.group for encode in self.problem.encodes})
+        waits = most_waiting(graph, self.plan.owners, self.played()) > 3 * self.problem.ranks * pieces
+        many = max(peak_live(graph, self.plan.owners, self.played())) > 4 * self.problem.ranks * pieces
+        if many and self.problem.live_limit is None:
+            self.plan = tightened(graph, self.plan, int(4 * self.problem.ranks * pieces))
+        if self.engine == "list" and not waits and not many:
+            return
+        rows = settle(graph, self.plan.rows, self.plan.owners)
+        if self.problem.live_limit is None or self.allowed(rows, self.plan.owners):
+            step_time = play(rows, graph.links(self.plan.owners), graph.duration).step_time
+            self.plan = Plan(step_time, rows, self.plan.owners)
+
+    def played(self) -> Played:
+        return play(self.plan.rows, self.graph.links(self.plan.owners), self.graph.duration)

@@ -1,22 +1,25 @@
-"""Plans that keep a limit on live encodes, built encode by encode.
+"""Plans that keep a limit on live encodes: paced schedules, and plans built encode by encode.
 
-The encodes are placed one after the other, the first due first, each at the place where the longest path through it
-is shortest among those that keep the limit; of equal ones the latest, since what starts late is held for less long.
+The builder places the encodes one after the other, the first due first, each at the place where the longest path
+through it is shortest among those that keep the limit; of equal ones the latest, since what starts late is held for
+less long.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from hyperparallel.planner import exact
+from hyperparallel.planner.least_held import least_held
 from hyperparallel.planner.list_plan import Plan
 from hyperparallel.planner.live import keeps_limit, peak_live
+from hyperparallel.planner.pace_plans import paced_plan
 from hyperparallel.planner.play import Graph, play, tails
 from hyperparallel.planner.problem import LimitError
 from hyperparallel.planner.settle import settle
 
 _TRIED = 60  # places tried for one encode
+_BUILT = 400  # actions that are not too many to build a plan one by one
 _SOLVER_SECONDS = 5.0
 _SOLVER_LARGEST = 3000
 
@@ -34,43 +37,60 @@ def limited_plan(graph: Graph, plan: Plan) -> Plan:
     Returns:
         The plan.
     """
-    limit = graph.problem.live_limit
+    limit, least = graph.problem.live_limit, least_held(graph)
     settled = settle(graph, plan.rows, plan.owners)
+    if limit < least:
+        raise LimitError(_refusal(graph, limit, least, settled, plan.owners))
     choices = [
         _plan(graph, rows, plan.owners) for rows in (plan.rows, settled) if keeps_limit(graph, rows, plan.owners)
     ]
-    # A tighter limit sometimes leads the builder to the better plan.
-    choices += filter(None, (build(graph, n) for n in range(max(1, limit - 2), limit + 1)))
+    paced = paced_plan(graph, limit)
+    if paced is not None:
+        choices.append(paced)
+    if not choices or graph.actions <= _BUILT:
+        # A tighter limit sometimes leads the builder to the better plan.
+        choices += filter(None, (build(graph, n) for n in range(max(1, limit - 2), limit + 1)))
     if not choices:
-        solved, refuted = _solve(graph, limit)
+        solved, _ = _solve(graph, limit)
         if solved is None:
-            raise LimitError(_refusal(graph, limit, refuted))
+            raise LimitError(_refusal(graph, limit, limit + 1, settled, plan.owners, open_question=True))
         choices.append(solved)
     return min(choices, key=lambda choice: choice.step_time)
 
 
-def _refusal(graph: Graph, limit: int, refuted: bool) -> str:
-    """Say which limit would do, and how sure that is."""
-    smallest = next(n for n in range(max(1, limit + 1), graph.encodes + 1) if build(graph, n) is not None)
-    for lower in range(smallest - 1, max(0, limit), -1):
-        solved, refuted = _solve(graph, lower)
-        if solved is None:
-            break
-        smallest = lower
-    sure = "is the smallest feasible one" if refuted else "is the smallest one that a plan was found for"
+def _refusal(graph: Graph, limit: int, least: int, settled, owners, open_question: bool = False) -> str:
+    """Say which limit would do, and how sure that is: the smallest feasible one only when a smaller one is refuted."""
+    largest = max(peak_live(graph, owners, play(settled, graph.links(owners), graph.duration)))
+    smallest = max(limit + 1, least)
+    while (
+        smallest < largest and paced_plan(graph, smallest, quick=True) is None and build_small(graph, smallest) is None
+    ):
+        smallest += 1 + (smallest - least) // 4
+    smallest = min(smallest, max(largest, least))
+    proven = smallest == least and not open_question
+    if not proven:
+        for lower in range(smallest - 1, limit - open_question, -1):
+            solved, proven = _solve(graph, lower)
+            if solved is None:
+                break
+            smallest = lower
+    sure = "is the smallest feasible one" if proven else "is the smallest one that a plan was found for"
     return (
-        f"live_limit {limit}: no plan keeps every rank at {limit} live encodes or less; "
-        f"live_limit {smallest} {sure}, so raise the limit to {smallest}"
+        f"live_limit {limit}: no plan {'was found that keeps' if open_question else 'keeps'} every rank at {limit} live "
+        f"encodes or less; live_limit {smallest} {sure}, so raise the limit to {smallest}"
     )
+
+
+def build_small(graph: Graph, limit: int) -> Plan | None:
+    """Build a plan within a limit when there are few actions."""
+    return build(graph, limit) if graph.actions <= _BUILT else None
 
 
 def _solve(graph: Graph, limit: int) -> tuple[Plan | None, bool]:
     """Ask the solver for a plan within the limit: one that also keeps it when played, and whether there is none."""
-    size = graph.actions * graph.problem.ranks
-    pieces = Counter(encode.feeds for encode in graph.problem.encodes if encode.forward)
-    if limit < max(pieces.values(), default=0):  # home has them all when the task they feed starts
+    if limit < least_held(graph):
         return None, True
-    if size > _SOLVER_LARGEST or not exact.solver_available():
+    if graph.actions * graph.problem.ranks > _SOLVER_LARGEST or not exact.solver_available():
         return None, False
     rows, owners, impossible = exact.within_limit(graph, limit, _SOLVER_SECONDS)
     if rows is None or not _keeps(graph, rows, owners, limit):

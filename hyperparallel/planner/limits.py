@@ -81,6 +81,7 @@ def plan_within(
             high = encodes - 1
     if best is None:
         raise ScheduleError(
-            f"no plan was found whose ranks stay within {limit:,} bytes; the smallest that works is {least:,} bytes"
+            f"no plan was found whose ranks stay within {limit:,} bytes; the smallest that a plan was found for is "
+            f"{least:,} bytes"
         )
     return best

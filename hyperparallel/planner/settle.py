@@ -6,7 +6,7 @@ shorter time. The step time stays.
 
 from __future__ import annotations
 
-from hyperparallel.planner.play import Graph, Played, play, tails
+from hyperparallel.planner.play import Graph, play, tails
 
 _ROUNDING = 1e-9
 
@@ -40,64 +40,69 @@ class _Mover:
     def __init__(self, graph: Graph, rows: list[list[int]], owners: list[int]) -> None:
         self.graph, self.rows, self.owners = graph, rows, owners
         self.links = graph.links(owners)
-        self.measure(play(rows, self.links, graph.duration))
+        self.played = play(rows, self.links, graph.duration)
         self.limit = self.played.step_time * (1 + _ROUNDING)
 
-    def measure(self, played: Played) -> None:
-        self.played = played
-        self.tail = tails(self.rows, self.links, self.graph.duration, played.order)
-
     def later(self, index: int) -> bool:
-        """Move a forward to the last place where the longest path through it is no longer than the step.
-
-        Paths are measured with the forward still in its old place, so they are rather too long than too short.
-        """
+        """Move a forward to the last place where the longest path through it is no longer than the step."""
         encode, action = self.graph.problem.encodes[index], self.graph.forward(index)
-        start, duration, tail = self.played.start, self.graph.duration, self.tail
-        owner = self.owners[index]
+        owner, duration = self.owners[index], self.graph.duration
         row = self.rows[owner]
         place = row.index(action)
+        if place + 1 == len(row) or self.played.start[row[place + 1]] >= self.played.start[encode.feeds]:
+            return False
         away = owner != self.graph.problem.homes[index]
+        links, kept = self.links, self.links[encode.feeds]
+        links[encode.feeds] = tuple(link for link in kept if link[0] != action)
+        del row[place]
+        played = play(self.rows, links, duration)
+        tail = tails(self.rows, links, duration, played.order)
+        links[encode.feeds] = kept
+        start, best = played.start, place
         due = tail[encode.feeds] + (encode.send if away else 0.0)
-        clock = start[row[place - 1]] + duration[row[place - 1]] if place else 0.0
-        best = place
-        for new in range(place + 1, len(row)):
-            passed = row[new]
-            if start[passed] >= start[encode.feeds]:
+        for new in range(place + 1, len(row) + 1):
+            if start[row[new - 1]] >= start[encode.feeds]:
                 break
-            ready = max((start[need] + duration[need] + delay for need, delay in self.links[passed]), default=0.0)
-            clock = max(clock, ready) + duration[passed]
-            after = tail[row[new + 1]] if new + 1 < len(row) else 0.0
-            if clock + encode.forward + max(after, due) <= self.limit:
+            end = start[row[new - 1]] + duration[row[new - 1]]
+            after = tail[row[new]] if new < len(row) else 0.0
+            if end + encode.forward + max(after, due) <= self.limit:
                 best = new
-        return self.move(owner, place, best)
+        return self.move(row, place, best, action)
 
     def earlier(self, index: int) -> bool:
         """Move a backward to the first place where the longest path through it is no longer than the step."""
         encode, action = self.graph.problem.encodes[index], self.graph.backward(index)
-        start, duration, tail = self.played.start, self.graph.duration, self.tail
-        owner = self.owners[index]
-        row = self.rows[owner]
+        duration = self.graph.duration
+        row = self.rows[self.owners[index]]
         place = row.index(action)
         ((need, delay),) = self.links[action]
+        if not place or self.ends(row[place - 1]) <= self.ends(need) + delay:
+            return False
+        del row[place]
+        played = play(self.rows, self.links, duration)
+        tail = tails(self.rows, self.links, duration, played.order)
+        start, best = played.start, place
         ready = start[need] + duration[need] + delay
-        best = place
         for new in range(place - 1, -1, -1):
             if start[row[new]] + duration[row[new]] <= ready:
                 break
             end = start[row[new - 1]] + duration[row[new - 1]] if new else 0.0
             if max(end, ready) + encode.backward + tail[row[new]] <= self.limit:
                 best = new
-        return self.move(owner, place, best)
+        return self.move(row, place, best, action)
 
-    def move(self, owner: int, place: int, best: int) -> bool:
+    def ends(self, action: int) -> float:
+        return self.played.start[action] + self.graph.duration[action]
+
+    def move(self, row: list[int], place: int, best: int, action: int) -> bool:
+        """Put an action that was taken out of a row to its new place, or back."""
+        row.insert(best, action)
         if best == place:
             return False
-        row = self.rows[owner]
-        row.insert(best, row.pop(place))
         played = play(self.rows, self.links, self.graph.duration)
         if played is None or played.step_time > self.limit:
-            row.insert(place, row.pop(best))
+            row.remove(action)
+            row.insert(place, action)
             return False
-        self.measure(played)
+        self.played = played
         return True

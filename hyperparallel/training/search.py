@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from hyperparallel.algebra import ModelSpec, Plan
@@ -57,7 +58,9 @@ def config_job(
     def laid_out(layout: Layout) -> Config:
         parallel = config.parallel.model_copy(update={"ranks": layout.ranks, "data_parallel": layout.replicas})
         training = config.training.model_copy(update={"micro_batches": layout.micro_batches})
-        return config.model_copy(update={"parallel": parallel, "training": training})
+        # With annotate every worker reads the batch of all replicas; a worker computes what one of a graph would.
+        run = config.run.model_copy(update={"mode": "graph"}) if config.run.mode == "annotate" else config.run
+        return config.model_copy(update={"parallel": parallel, "training": training, "run": run})
 
     @cache
     def infos(layout: Layout) -> list:
@@ -105,5 +108,7 @@ def _images(micro_batches: Sequence) -> int:
 
 def _gradients(config: Config) -> list[float]:
     """Count bytes of the gradients; this builds every layer once."""
-    layers = build_layers(config, WHOLE)
-    return [float(GRADIENT * count.parameters) for count in count_parameters(layers)]
+    # As in `plan --placement`: whole layers are built, and the other list says what T cuts.
+    pairs = zip(build_layers(config, WHOLE), build_layers(config), strict=True)
+    layers = [replace(whole, sharded=cut.sharded) for whole, cut in pairs]
+    return [float(GRADIENT * one.parameters) for one in count_parameters(layers, config.parallel.tensor_parallel)]

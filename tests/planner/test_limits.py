@@ -67,9 +67,9 @@ def test_the_loosest_limit_on_encodes_is_found(limit, most):
 @pytest.mark.parametrize("feasible", [1, 5, 39])
 def test_what_is_infeasible_names_the_smallest(feasible):
     fakes = Fakes(free=40, feasible=feasible)
-    with pytest.raises(ScheduleError, match=r"stay within 100 bytes; the smallest that works is [\d,]+ bytes") as error:
+    with pytest.raises(ScheduleError, match=r"stay within 100 bytes; the smallest that a plan was found for is [\d,]+ bytes") as error:
         fakes.within(100, 64)
-    smallest = int(re.search(r"works is ([\d,]+)", str(error.value))[1].replace(",", ""))
+    smallest = int(re.search(r"found for is ([\d,]+)", str(error.value))[1].replace(",", ""))
     assert smallest == 100 + feasible
     assert fakes.within(smallest, 64).plan == feasible
     with pytest.raises(ScheduleError, match=f"{smallest:,}"):
@@ -78,6 +78,6 @@ def test_what_is_infeasible_names_the_smallest(feasible):
 
 def test_where_nothing_is_left_to_plan_one_plan_is_made():
     fakes = Fakes(free=40)
-    with pytest.raises(ScheduleError, match="the smallest that works is 140 bytes"):
+    with pytest.raises(ScheduleError, match="the smallest that a plan was found for is 140 bytes"):
         fakes.within(139, 0)
     assert fakes.asked == [None]
