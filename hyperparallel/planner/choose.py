@@ -23,6 +23,9 @@ from hyperparallel.planner.rows import Job, Row, fullest, make_row, text_only
 BEST = 10
 """Rows of each family that a search is to find."""
 
+_NEAR = 0.01
+"""A line that is as close to its bound as this leaves too little to plan the base a second time."""
+
 _REFINED = 4
 """Transposed rows that are planned again at the end with simpler options."""
 
@@ -169,6 +172,8 @@ class _Search:
                 return
             if row.step_time < beaten:
                 family[:] = sorted([row, *(old for old in family if old is not rival)], key=lambda row: row.step_time)
+            if row.step_time <= bound * (1 + _NEAR):
+                return
 
     def refine(self, work_limit: float) -> None:
         """Give the best transposed rows the simplest options that are as fast, and let the other engines look at them.

@@ -53,37 +53,39 @@ def limited_plan(graph: Graph, plan: Plan) -> Plan:
     if not choices:
         solved, _ = _solve(graph, limit)
         if solved is None:
-            raise LimitError(_refusal(graph, limit, limit + 1, settled, plan.owners, open_question=True))
+            raise LimitError(_refusal(graph, limit, limit + 1, settled, plan.owners, refuted=False))
         choices.append(solved)
     return min(choices, key=lambda choice: choice.step_time)
 
 
-def _refusal(graph: Graph, limit: int, least: int, settled, owners, open_question: bool = False) -> str:
-    """Say which limit would do, and how sure that is: the smallest feasible one only when a smaller one is refuted."""
+def _refusal(graph: Graph, limit: int, least: int, settled, owners, refuted: bool = True) -> str:
+    """Say which limit would do; it is the smallest feasible one only when all below it are refuted.
+
+    `refuted` says that no plan keeps `limit`; then none keeps a limit below `least` either.
+    """
     largest = max(peak_live(graph, owners, play(settled, graph.links(owners), graph.duration)))
-    smallest = max(limit + 1, least)
-    while (
-        smallest < largest and paced_plan(graph, smallest, quick=True) is None and build_small(graph, smallest) is None
-    ):
+    smallest = least
+    while smallest < largest and not _found(graph, smallest):
         smallest += 1 + (smallest - least) // 4
-    smallest = min(smallest, max(largest, least))
-    proven = smallest == least and not open_question
-    if not proven:
-        for lower in range(smallest - 1, limit - open_question, -1):
-            solved, proven = _solve(graph, lower)
-            if solved is None:
-                break
-            smallest = lower
+    smallest, proven = min(smallest, largest), refuted and smallest == least
+    for lower in () if proven else range(smallest - 1, limit - (not refuted), -1):
+        solved, proven = _solve(graph, lower)
+        if solved is None:
+            break
+        smallest = lower
+    what = "no plan keeps" if refuted or proven else "no plan was found that keeps"
     sure = "is the smallest feasible one" if proven else "is the smallest one that a plan was found for"
     return (
-        f"live_limit {limit}: no plan {'was found that keeps' if open_question else 'keeps'} every rank at {limit} live "
-        f"encodes or less; live_limit {smallest} {sure}, so raise the limit to {smallest}"
+        f"live_limit {limit}: {what} every rank at {limit} live encodes or less; "
+        f"live_limit {smallest} {sure}, so raise the limit to {smallest}"
     )
 
 
-def build_small(graph: Graph, limit: int) -> Plan | None:
-    """Build a plan within a limit when there are few actions."""
-    return build(graph, limit) if graph.actions <= _BUILT else None
+def _found(graph: Graph, limit: int) -> bool:
+    """Say whether a plan within a limit is found quickly."""
+    if paced_plan(graph, limit, quick=True) is not None:
+        return True
+    return graph.actions <= _BUILT and build(graph, limit) is not None
 
 
 def _solve(graph: Graph, limit: int) -> tuple[Plan | None, bool]:

@@ -192,12 +192,17 @@ class _Run:
 
     def first_encode(self, rank: int, forced: bool) -> int | None:
         """Find the first encode in the queue that a rank may start."""
-        full = self.open[rank] >= self.cap[rank]
-        away = range(len(self.rows)) if self.pace.last and rank in self.p.home_ranks else ()
-        full = full or any(self.open[r] < self.cap[r] for r in away if r not in self.p.home_ranks)
+        full, homes = self.open[rank] >= self.cap[rank], self.p.home_ranks
+        later = (
+            self.pace.last
+            and rank in homes
+            and any(held < self.cap[other] for other, held in enumerate(self.open) if other not in homes)
+        )
         for index in self.queue[:_WINDOW]:
             encode, owner, home = self.encodes[index], self.owners[index], self.homes[index]
             if owner is None:
+                if later:
+                    continue
                 if not forced and self.load[rank] + encode.forward + (encode.backward or 0.0) > self.pace.target:
                     continue
             elif owner != rank:

@@ -90,13 +90,13 @@ def test_a_limit_in_bytes_is_kept_with_layers_that_were_never_measured(measuring
 
 def test_an_infeasible_limit_names_one_that_works(measuring, tmp_path):
     config, layers = config_of(tmp_path, FILL, "planner.memory_limit=1 KB")
-    with pytest.raises(ScheduleError, match="stay within 1,000 bytes; the smallest that works is") as error:
+    with pytest.raises(ScheduleError, match="stay within 1,000 bytes; the smallest that a plan was f") as error:
         plan_job(config, layers)
-    smallest = int(re.search(r"works is ([\d,]+) bytes", str(error.value))[1].replace(",", ""))
+    smallest = int(re.search(r"found for is ([\d,]+) bytes", str(error.value))[1].replace(",", ""))
     config, _ = config_of(tmp_path, FILL, f"planner.memory_limit={smallest} B")
     assert peak(config, plan_job(config, layers).plan, layers) == smallest
     config, _ = config_of(tmp_path, FILL, f"planner.memory_limit={smallest - 1} B")
-    with pytest.raises(ScheduleError, match=f"the smallest that works is {smallest:,} bytes"):
+    with pytest.raises(ScheduleError, match=f"the smallest that a plan was found for is {smallest:,} bytes"):
         plan_job(config, layers)
 
 
@@ -104,7 +104,7 @@ def test_a_line_that_leaves_nothing_open_is_refused_with_what_it_takes(measuring
     config, layers = config_of(tmp_path, INLINE)
     needed = peak(config, plan_job(config, layers).plan, layers)
     config, _ = config_of(tmp_path, INLINE, "planner.memory_limit=1 KB")
-    with pytest.raises(ScheduleError, match=f"the smallest that works is {needed:,} bytes"):
+    with pytest.raises(ScheduleError, match=f"the smallest that a plan was found for is {needed:,} bytes"):
         plan_job(config, layers)
     config, _ = config_of(tmp_path, INLINE, f"planner.memory_limit={needed} B")
     assert plan_job(config, layers).certificate is None
