@@ -23,8 +23,8 @@ def balance(problem: Problem) -> Filling:
 
     Example:
         >>> from hyperparallel.planner.grid import one_f_one_b
-        >>> balance(one_f_one_b(2, [9.0, 1.0, 9.0, 1.0], [None] * 4)).owners
-        (0, 1, 1, 0)
+        >>> balance(one_f_one_b(2, [9.0, 1.0, 9.0, 1.0], [None] * 4)).step_time
+        69.0
     """
     graph = Graph(problem)
     homes = problem.homes
@@ -34,7 +34,7 @@ def balance(problem: Problem) -> Filling:
     spread = list(owners)
     for place, index in enumerate(open_):
         spread[index] = place % problem.ranks
-    if step_time_of(graph, spread) < step_time:
+    if step_time_of(graph, spread) <= step_time:
         owners, step_time = spread, step_time_of(graph, spread)
     for _ in range(_PASSES):
         before = step_time
