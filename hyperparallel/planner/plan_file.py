@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,17 +18,6 @@ from hyperparallel.planner.line import Certificate, Planned
 _Rank = Annotated[int, Field(ge=0)]
 
 
-class _Certificate(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    step_time: float
-    bound: float
-    proven: bool
-    engine: str
-    held: tuple[int, ...]
-    waiting: int
-
-
 class PlanFile(BaseModel):
     """What a file says of a plan: enough to derive it again for the same line, model, P and M."""
 
@@ -42,7 +30,7 @@ class PlanFile(BaseModel):
     owners: tuple[_Rank | tuple[_Rank, ...], ...]
     compute: str
     ends: tuple[tuple[float, ...], ...]
-    certificate: _Certificate
+    certificate: Certificate
 
 
 def to_plan_file(planned: Planned) -> str:
@@ -60,7 +48,7 @@ def to_plan_file(planned: Planned) -> str:
         owners=plan.owner,
         compute=to_text(plan.compute),
         ends=plan.ends or (),
-        certificate=_Certificate(**asdict(certificate)),
+        certificate=certificate,
     ).model_dump_json(indent=1)
 
 
@@ -98,7 +86,7 @@ def read_plan_file(path: Path, schedule: str, model: ModelSpec, ranks: int, micr
     _check_owners(found, path)
     encodes = Encodes(found.owners, from_text(found.compute, str(path)), found.ends)
     plan: Plan = validate(derive(line, model, ranks, micro_batches, encodes))
-    return Planned(plan, Certificate(**found.certificate.model_dump()))
+    return Planned(plan, found.certificate)
 
 
 def _check_owners(found: PlanFile, path: Path) -> None:
