@@ -76,8 +76,8 @@ def _refusal(graph: Graph, limit: int, least: int, settled, owners, refuted: boo
     what = "no plan keeps" if refuted or proven else "no plan was found that keeps"
     sure = "is the smallest feasible one" if proven else "is the smallest one that a plan was found for"
     return (
-        f"live_limit {limit}: {what} every rank at {limit} live encodes or less; "
-        f"live_limit {smallest} {sure}, so raise the limit to {smallest}"
+        f"memory limit of {limit} encode{'' if limit == 1 else 's'}: {what} every rank within it; "
+        f"{smallest} encode{'' if smallest == 1 else 's'} {sure}, so raise the limit to {smallest}"
     )
 
 

@@ -168,4 +168,9 @@ def _summarise(lines: list[dict[str, Any]]) -> dict[str, float]:
         "last_loss": lines[-1]["loss"],
         "step_time": float(np.median([line["step_time"] for line in settled])),
         "tokens_per_s": float(np.median([line["tokens_per_s"] for line in settled])),
+        **{
+            key: float(np.mean([line[key] for line in settled]))
+            for key in ("reorder_gain", "replan_ms")
+            if key in lines[0]
+        },
     }

@@ -41,7 +41,7 @@ def test_a_tight_limit_costs_time():
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_impossible_limit_names_the_smallest(limit):
     """A task needs its four pieces at once, so its rank holds four."""
-    with pytest.raises(LimitError, match=f"live_limit {limit}: .* smallest feasible") as error:
+    with pytest.raises(LimitError, match=f"memory limit of {limit} encode.* smallest feasible") as error:
         fill(Case(4, 8, 12.0, pieces=4).problem(live_limit=limit))
     assert isinstance(error.value, ScheduleError)
     smallest = int(re.search(r"raise the limit to (\d+)", str(error.value)).group(1))

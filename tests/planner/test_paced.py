@@ -23,7 +23,7 @@ def test_tight_limits_of_a_trained_encoder(count, pieces, least):
     filling = fill(problem, engine="list")
     check_filling(problem, filling)
     assert held(problem, filling) <= least
-    with pytest.raises(LimitError, match=rf"no plan keeps .* live_limit {least} is the smallest feasible one"):
+    with pytest.raises(LimitError, match=rf"no plan keeps .* {least} encodes is the smallest feasible one"):
         fill(case.problem(live_limit=least - 1), engine="list")
 
 
