@@ -81,8 +81,8 @@ def parse_part_costs(text: str) -> dict[str, PartCost]:
         ScheduleError: says which entry is wrong and how it should look.
 
     Example:
-        >>> parse_part_costs("vision=12/0,llm=4/5/3")["llm"]
-        PartCost(forward=4.0, backward=8.0, input=5.0, weight=3.0)
+        >>> list(parse_part_costs("vision=12/0,llm=4/5/3")["llm"])
+        [4.0, 8.0, 5.0, 3.0]
     """
     costs: dict[str, PartCost] = {}
     for entry in text.split(","):

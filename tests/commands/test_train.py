@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -57,7 +58,16 @@ def under_msrun(tmp_path, workers, *words):
     """Start the command by hand, as on a cluster; return the exit code and what the ranks said."""
     msrun = shutil.which("msrun", path=str(Path(sys.executable).parent))
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "GLOG_v": "3"}
-    command = [msrun, f"--worker_num={workers}", f"--local_worker_num={workers}", "--master_port=8211", "--join=True"]
+    with socket.socket() as probe:  # tests of two processes run at the same time
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        msrun,
+        f"--worker_num={workers}",
+        f"--local_worker_num={workers}",
+        f"--master_port={port}",
+        "--join=True",
+    ]
     command += [f"--log_dir={tmp_path / 'log'}", "python", "-m", "hyperparallel", "train", *words]
     with open(tmp_path / "msrun.log", "wb") as file:
         job = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
