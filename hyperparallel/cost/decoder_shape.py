@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from hyperparallel.cost.device import Strict
-from hyperparallel.cost.layer_shapes import Block, LayerShape, Size, Spread, block_functions
+from hyperparallel.cost.layer_shapes import Block, LayerShape, Size, Spread, block_functions, block_layers
 from hyperparallel.cost.roofline import Count, Sizes
 
 
@@ -48,18 +48,8 @@ class Decoder(Strict):
         """List the layers; embedding and head are two tables even where a model ties them: a pipeline has two."""
         blocks = [self._block(index, spread) for index in range(self.layers)]
         functions = {block: block_functions(block, _rows, _context) for block in blocks}
-        shapes = [
-            LayerShape(
-                f"{part}.blocks.{index}",
-                part,
-                self.trainable,
-                block.parameters,
-                block.largest,
-                *functions[block],
-                carry=self._handed,
-            )
-            for index, block in enumerate(blocks)
-        ]
+        pairs = [(block, functions[block]) for block in blocks]
+        shapes = block_layers(part, self.trainable, pairs, self._handed)
         return [self._embed(part), *shapes, self._head(part)]
 
     def _handed(self, sizes: Sizes) -> float:

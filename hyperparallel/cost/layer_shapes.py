@@ -6,7 +6,7 @@ that they move. Attention is a fused kernel: its scores never reach memory. Caus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -68,9 +68,11 @@ class Block(NamedTuple):
     scratch: float
 
 
-def block_functions(
-    block: Block, rows: Callable[[Sizes], float], context: Callable[[Sizes], float]
-) -> tuple[Callable[[Sizes], Count], Callable[[Sizes], float], Callable[[Sizes], float]]:
+Functions = tuple[Callable[[Sizes], Count], Callable[[Sizes], float], Callable[[Sizes], float]]
+"""`count`, `saved` and `scratch` of a layer."""
+
+
+def block_functions(block: Block, rows: Callable[[Sizes], float], context: Callable[[Sizes], float]) -> Functions:
     """Make `count`, `saved` and `scratch` of a block."""
 
     def count(sizes: Sizes) -> Count:
@@ -81,3 +83,13 @@ def block_functions(
         return Count(2 * number * block.active + mixing, weights, 2 * number * block.tensors, mixing)
 
     return count, lambda sizes: rows(sizes) * block.saved, lambda sizes: rows(sizes) * block.scratch
+
+
+def block_layers(
+    part: str, trainable: bool, blocks: Sequence[tuple[Block, Functions]], carry: Callable[[Sizes], float]
+) -> list[LayerShape]:
+    """List the blocks of a part as layers `part.blocks.0`, `part.blocks.1`, ..."""
+    return [
+        LayerShape(f"{part}.blocks.{index}", part, trainable, block.parameters, block.largest, *functions, carry=carry)
+        for index, (block, functions) in enumerate(blocks)
+    ]

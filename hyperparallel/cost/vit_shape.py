@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from hyperparallel.cost.device import Strict
-from hyperparallel.cost.layer_shapes import Block, LayerShape, Size, Spread, block_functions
+from hyperparallel.cost.layer_shapes import Block, LayerShape, Size, Spread, block_functions, block_layers
 from hyperparallel.cost.roofline import Count, Sizes
 
 
@@ -52,18 +52,8 @@ class Vit(Strict):
         block = self._block(spread.tensor)
         sees = {full: self.patches if full else self._in_window for full in (False, True)}
         functions = {full: block_functions(block, self._rows, lambda _, n=number: n) for full, number in sees.items()}
-        blocks = [
-            LayerShape(
-                f"{part}.blocks.{index}",
-                part,
-                self.trainable,
-                block.parameters,
-                block.largest,
-                *functions[self.window is None or index in self.full_attention],
-                carry=self._handed,
-            )
-            for index in range(self.layers)
-        ]
+        full = [self.window is None or index in self.full_attention for index in range(self.layers)]
+        blocks = block_layers(part, self.trainable, [(block, functions[one]) for one in full], self._handed)
         return [self._patch(part), *blocks, self._merger(part)]
 
     def _rows(self, sizes: Sizes) -> float:

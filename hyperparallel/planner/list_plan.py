@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hyperparallel.planner.list_schedule import ListScheduler
-from hyperparallel.planner.mirror import mirrored
+from hyperparallel.planner.mirror import mirrored, turned
 from hyperparallel.planner.play import Graph, play
 
 # Where the first targets lie between the bound and the best plan so far, and what is tried around the best of them:
@@ -40,12 +41,19 @@ def warmup(graph: Graph) -> Plan:
     """
     problem = graph.problem
     owners = [e.group % problem.ranks if e.owner is None else e.owner for e in problem.encodes]
+    rows = around(graph, owners)
+    return Plan(play(rows, graph.links(owners), graph.duration).step_time, rows, owners)
+
+
+def around(graph: Graph, owners: Sequence[int]) -> list[list[int]]:
+    """Lay the encodes of every rank before its tasks, by micro-batch, and its encoder backwards after them."""
+    problem = graph.problem
     rows: list[list[int]] = []
     for rank, row in enumerate(problem.rows):
         own = sorted((e.group, index) for index, e in enumerate(problem.encodes) if owners[index] == rank)
         back = [graph.backward(index) for _, index in own if problem.encodes[index].backward is not None]
         rows.append([*(graph.forward(index) for _, index in own), *row, *back])
-    return Plan(play(rows, graph.links(owners), graph.duration).step_time, rows, owners)
+    return rows
 
 
 def list_plan(graph: Graph, work: int | None = None) -> Plan:
@@ -117,14 +125,8 @@ class _Tries:
         rows, owners, step_time = made
         if step_time < 1.02 * self.best.step_time:
             if maker is not self.makers[0]:
-                rows = self.turn(rows)
+                rows = turned(self.graph, rows)
             step_time = play(rows, self.graph.links(owners), self.graph.duration).step_time
             if step_time < self.best.step_time:
                 self.best = Plan(step_time, rows, owners)
         self.found.append((step_time, len(self.found), maker, late, reserve, target))
-
-    def turn(self, rows: list[list[int]]) -> list[list[int]]:
-        """Turn a plan of the mirrored problem around: its forwards are the backwards."""
-        first, count = self.graph.count, self.graph.encodes
-        other = [*range(first), *range(first + count, first + 2 * count), *range(first, first + count)]
-        return [[other[action] for action in reversed(row)] for row in rows]

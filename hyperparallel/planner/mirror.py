@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hyperparallel.planner.play import Graph
 from hyperparallel.planner.problem import Encode, Problem, Task
 
 
@@ -28,3 +29,15 @@ def mirrored(problem: Problem) -> Problem:
         if e.backward is not None
     )
     return Problem(tasks, rows, encodes)
+
+
+def turned(graph: Graph, rows: list[list[int]]) -> list[list[int]]:
+    """Turn a plan of the mirrored problem around: its forwards are the backwards.
+
+    Args:
+        graph: of the problem itself, all of whose encodes have backwards.
+        rows: of a plan of the mirrored one.
+    """
+    first, count = graph.count, graph.encodes
+    other = [*range(first), *range(first + count, first + 2 * count), *range(first, first + count)]
+    return [[other[action] for action in reversed(row)] for row in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hyperparallel.planner.bounds import lower_bound
+from hyperparallel.planner.list_plan import around
 from hyperparallel.planner.play import Graph, play
 from hyperparallel.planner.problem import Filling, Problem
 
@@ -46,7 +47,7 @@ def balance(problem: Problem) -> Filling:
                     owners, step_time = moved, time
         if step_time == before:
             break
-    rows = _rows(graph, owners)
+    rows = around(graph, owners)
     bound = min(lower_bound(problem, step_time), step_time)
     proven = step_time <= bound * (1 + _ROUNDING)
     return Filling(graph.name(rows), tuple(owners), step_time, bound, proven, "local search")
@@ -54,17 +55,6 @@ def balance(problem: Problem) -> Filling:
 
 def step_time_of(graph: Graph, owners: Sequence[int]) -> float:
     """Return the step time of the warmup order with these owners."""
-    played = play(_rows(graph, owners), graph.links(owners), graph.duration)
+    played = play(around(graph, owners), graph.links(owners), graph.duration)
     assert played is not None, "encodes around everything else cannot wait in a circle"
     return played.step_time
-
-
-def _rows(graph: Graph, owners: Sequence[int]) -> list[list[int]]:
-    """Lay the encodes of every rank before its tasks and the encoder backwards after them."""
-    encodes = graph.problem.encodes
-    rows = []
-    for rank, row in enumerate(graph.problem.rows):
-        own = [index for index, owner in enumerate(owners) if owner == rank]
-        backward = [graph.backward(index) for index in own if encodes[index].backward is not None]
-        rows.append([*map(graph.forward, own), *row, *backward])
-    return rows

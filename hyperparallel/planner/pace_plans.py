@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hyperparallel.planner.list_plan import Plan
 from hyperparallel.planner.list_schedule import ListScheduler
 from hyperparallel.planner.live import most_waiting, peak_live
-from hyperparallel.planner.mirror import mirrored
+from hyperparallel.planner.mirror import mirrored, turned
 from hyperparallel.planner.paced import Pace, Pacer
 from hyperparallel.planner.play import Graph, play
 
@@ -88,7 +88,7 @@ def tightened(graph: Graph, plan: Plan, enough: int) -> Plan:
                 made = pacer.run(Pace(room, size, size, plan.step_time))
                 if made is None:
                     continue
-                rows = _turn(graph, made[0]) if back else made[0]
+                rows = turned(graph, made[0]) if back else made[0]
                 played = play(rows, graph.links(made[1]), graph.duration)
                 if played is not None and played.step_time <= plan.step_time * (1 + _ROUNDING):
                     found = Plan(played.step_time, rows, made[1])
@@ -97,13 +97,6 @@ def tightened(graph: Graph, plan: Plan, enough: int) -> Plan:
             return best
         size *= 1.25
     return plan
-
-
-def _turn(graph: Graph, rows: list[list[int]]) -> list[list[int]]:
-    """Turn a plan of the mirrored problem around: its forwards are the backwards."""
-    first, count = graph.count, graph.encodes
-    other = [*range(first), *range(first + count, first + 2 * count), *range(first, first + count)]
-    return [[other[action] for action in reversed(row)] for row in rows]
 
 
 def _held(graph: Graph, plan: Plan) -> int:

@@ -81,6 +81,10 @@ class Run(_Section):
     jit: bool = Field(True, description="false runs op by op, for debugging")
     trace_step: int | None = Field(None, ge=0, description="step whose trace is written, beside the predicted one")
 
+    def recomputed(self, stages: int) -> tuple[int, ...]:
+        """Return the stages of `recompute`, of as many as there are."""
+        return tuple(range(stages)) if self.recompute == "all" else self.recompute
+
 
 class Cost(_Section):
     """What `hyperparallel plan CONFIG.yaml` and `slabs=balanced` assume: a rate, a device file or a measurement."""

@@ -114,11 +114,10 @@ def estimate_costs(
 ) -> Costs:
     """Estimate the costs of a plan for given micro-batches; `price` spares reading a file for every step."""
     price, sizes = price or prices(config, layers), [sizes_of(info) for info in infos]
-    recompute = range(plan.placement.stages) if config.run.recompute == "all" else config.run.recompute
     return costs_from_layers(
         plan,
         by_size(sizes, price.times),
-        recompute=recompute,
+        recompute=config.run.recomputed(plan.placement.stages),
         calls=price.calls,
         alpha=price.alpha,
         beta=price.beta,

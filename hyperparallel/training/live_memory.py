@@ -44,9 +44,7 @@ def curves(config: Config, plan: Plan, layers: Sequence[Layer]) -> list[list[tup
     found = layer_bytes(layers, columns, measured(config, layers), dtype)
     handed = [sum(spec.bytes for spec in carry) for carry in carries(layers, columns, dtype)]
     read = [{name: columns[name].bytes for name in layer.columns} for layer in layers]
-    every = config.run.recompute == "all"
-    recompute = tuple(range(plan.placement.stages)) if every else config.run.recompute
-    stages, batch = plan_stages(plan, found, handed, read, recompute)
+    stages, batch = plan_stages(plan, found, handed, read, config.run.recomputed(plan.placement.stages))
     replicas = config.parallel.data_parallel
     return [memory_curve(plan, rank, stages, batch, replicas=replicas) for rank in range(plan.ranks)]
 

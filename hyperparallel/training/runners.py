@@ -97,15 +97,14 @@ def recomputed(config: Config, plan: Plan) -> tuple[int, ...]:
         ConfigError: the plan has no such stage.
     """
     stages = plan.placement.stages
-    if config.run.recompute == "all":
-        return tuple(range(stages))
-    for stage in config.run.recompute:
+    found = config.run.recomputed(stages)
+    for stage in found:
         if not 0 <= stage < stages:
             raise ConfigError(
                 f"run.recompute names stage {stage}; {plan.schedule} on {plan.ranks} ranks has the stages "
                 f"0 to {stages - 1} (hyperparallel plan shows what each is)"
             )
-    return config.run.recompute
+    return found
 
 
 def check_runner(config: Config, plan: Plan, device: str | None = None) -> None:

@@ -79,7 +79,7 @@ def config_job(
 
     def peaks(plan: Plan, layout: Layout) -> list[Peak] | None:
         one = laid_out(layout)
-        recompute = range(plan.placement.stages) if one.run.recompute == "all" else one.run.recompute
+        recompute = one.run.recomputed(plan.placement.stages)
         settings = {"dtype": one.run.dtype, "replicas": layout.replicas, "recompute": tuple(recompute)}
         try:
             return predict(plan, layers, column_specs(one), profile, **settings)
