@@ -10,11 +10,12 @@ from pathlib import Path
 
 from hyperparallel.algebra import Plan
 from hyperparallel.commands import dryrun_options
-from hyperparallel.training.build import build_layers, column_specs
+from hyperparallel.cost.memory_bytes import peak_of
+from hyperparallel.training.build import build_layers
 from hyperparallel.training.config import Config, load_config
 from hyperparallel.training.dryrun import DryRun, dry_run
 from hyperparallel.training.job import say
-from hyperparallel.training.memory_profile import predict, profile_of
+from hyperparallel.training.live_memory import curves
 from hyperparallel.training.planning import hand_over, plan_job
 from hyperparallel.training.runners import check_runner, recomputed
 
@@ -59,24 +60,14 @@ def run(args: argparse.Namespace) -> int:
             timeout=args.timeout,
         )
         if args.level == 1 and config.run.mode == "graph":
-            _predict(args.config, overrides, config, plan, result)
+            _predict(config, plan, result)
         say("\n".join(report(result, config.run.mode == "annotate")))
     return 0 if result.passed else 1
 
 
-def _predict(path: str, overrides: list[str], config: Config, plan: Plan, result: DryRun) -> None:
+def _predict(config: Config, plan: Plan, result: DryRun) -> None:
     """Fill in what the memory model says; what it does not know of a layer yet is measured first."""
-    layers, columns, topology = build_layers(config), column_specs(config), config.parallel.topology
-    profile = profile_of(path, overrides, layers, columns, dtype=config.run.dtype, shards=topology.tensor_parallel)
-    peaks = predict(
-        plan,
-        layers,
-        columns,
-        profile,
-        dtype=config.run.dtype,
-        replicas=topology.data_parallel,
-        recompute=recomputed(config, plan),
-    )
+    topology, peaks = config.parallel.topology, list(map(peak_of, curves(config, plan, build_layers(config))))
     for one in result.workers:
         one.predicted = peaks[topology.coordinates(one.worker)[0]].bytes
 

@@ -149,7 +149,7 @@ class StepFeed:
         return self._serve(requests, range(first_step, last_step))
 
     def _serve(self, requests: Requests, steps: range) -> Iterator[StepData]:
-        wanted = _columns_by_micro_batch(requests)
+        wanted = columns_by_micro_batch(requests)
         keys = [(m, column) for m, columns in wanted.items() for column in columns]
 
         def make_row(step: int) -> tuple[np.ndarray, ...]:
@@ -184,7 +184,7 @@ class StepFeed:
             )
 
 
-def _columns_by_micro_batch(requests: Requests) -> dict[int, list[str]]:
+def columns_by_micro_batch(requests: Requests) -> dict[int, list[str]]:
     """Join what all stages ask of a micro-batch, so that each sample is made once per step."""
     wanted: dict[int, list[str]] = {}
     for micro_batches, columns in requests.values():

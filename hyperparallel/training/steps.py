@@ -18,6 +18,7 @@ from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.step_result import read_by
 from hyperparallel.cells.stepwise import Runner
 from hyperparallel.data import StepFeed
+from hyperparallel.data.feed import columns_by_micro_batch
 from hyperparallel.planner.limits import parse_limit
 from hyperparallel.planner.reorder import reorder
 from hyperparallel.planner.step import replan
@@ -104,11 +105,7 @@ class Steps:
             plan = self.plan(step)
             metrics["replan_ms"] = round(1e3 * (time.perf_counter() - start), 3)
             requests = read_by(runner.slabs, plan.programs[runner.rank])
-        wanted: dict[int, list[str]] = {}
-        for own, columns in requests.values():
-            for mb in own:
-                wanted.setdefault(mb, []).extend(columns)
         batch: MicroBatches = [{} for _ in range(self._plan.micro_batches)]
-        for mb, columns in wanted.items():
-            batch[mb] = self.feed.micro_batch(step, mb, list(dict.fromkeys(columns)))
+        for mb, columns in columns_by_micro_batch(requests).items():
+            batch[mb] = self.feed.micro_batch(step, mb, columns)
         return Step(plan, batch, metrics)
