@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from hyperparallel.algebra.expression import did_you_mean
-from hyperparallel.commands import check, dryrun_options, emulate, plan
+from hyperparallel.commands import check, dryrun_options, emulate, export, plan, plot
 from hyperparallel.commands.arguments import Parser, UsageError
 from hyperparallel.errors import HyperParallelError
 
@@ -34,7 +34,7 @@ _WITH_CONFIG = {
     "profile": "measure what every layer of a configuration costs on this machine, for cost.measured",
     "dryrun": "compile a configuration for Ascend on this machine, and check all workers against the plan",
 }
-COMMANDS = ("plan", "check", *_WITH_CONFIG)
+COMMANDS = ("plan", "check", "plot", "export", *_WITH_CONFIG)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except HyperParallelError as error:
-        print(f"hyperparallel: {error}", file=sys.stderr)
+        print(f"hyperparallel: {'; '.join([str(error), *getattr(error, '__notes__', [])])}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # Python flushes stdout once more at exit; give it somewhere to go.
@@ -94,7 +94,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     choices = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     commands = {}
-    for module in (plan, check):
+    for module in (plan, check, plot, export):
         name = module.__name__.rpartition(".")[2]
         commands[name] = choices.add_parser(
             name, help=module.SUMMARY, description=module.SUMMARY.capitalize() + ".", epilog=module.EPILOG
@@ -118,6 +118,8 @@ def _add_positionals(args: argparse.Namespace, rest: Sequence[str]) -> None:
     if hasattr(args, "overrides"):
         words = [word for word in (args.config, *args.overrides, *rest) if word is not None]
         args.config, args.overrides = (words[0], words[1:]) if words else (None, [])
+    elif hasattr(args, "files"):
+        args.files += rest
     elif rest:
         raise UsageError(f"{args.command} takes one file, so {rest[0]!r} is one word too many")
 
@@ -130,6 +132,10 @@ def _run(args: argparse.Namespace) -> int:
         return plan.run(args)
     if args.command == "check":
         return check.run(args)
+    if args.command == "plot":
+        return plot.run(args)
+    if args.command == "export":
+        return export.run(args)
     return importlib.import_module(f"hyperparallel.commands.{args.command}").run(args)
 
 

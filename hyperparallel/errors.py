@@ -1,5 +1,20 @@
 """Errors a user can cause: each says what was given, where, what was expected and the move to make."""
 
+import sys
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a line to what is printed of an error, such as the action a rank was in.
+
+    Args:
+        error: about to be raised on.
+        text: the line.
+    """
+    if sys.version_info >= (3, 11):
+        error.add_note(text)
+    else:  # prints no notes
+        print(text, file=sys.stderr, flush=True)
+
 
 class HyperParallelError(ValueError):
     """Base of every error that a user's input can cause; the command line prints it and exits with 2."""
@@ -33,9 +48,17 @@ class ConfigError(HyperParallelError):
     """A YAML file or an override with a wrong key, type or value."""
 
 
+class CheckpointError(HyperParallelError):
+    """A checkpoint that cannot be written, is not complete, or does not fit the model."""
+
+
 class TransportError(HyperParallelError):
     """A message that is not the one the plan asks for; names both ends."""
 
 
 class DryRunError(HyperParallelError):
     """Compiling without a device cannot go on: a program, a file or a plug-in is missing or not as expected."""
+
+
+class TrainingError(HyperParallelError):
+    """A step that training cannot go on from, such as one whose loss is not a number."""

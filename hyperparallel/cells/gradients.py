@@ -107,16 +107,18 @@ class Gradients:
         if stage not in self._totals:
             self._totals[stage] = [gradient.asnumpy().copy() for gradient in gradients]
             return
-        for total, gradient in zip(self._totals[stage], gradients, strict=True):
-            total += gradient.asnumpy()
+        with np.errstate(over="ignore", invalid="ignore"):  # the step is left out if it is not finite
+            for total, gradient in zip(self._totals[stage], gradients, strict=True):
+                total += gradient.asnumpy()
 
-    def reduce(self, weight: float) -> list[np.ndarray]:
+    def reduce(self, weight: float, scale: float = 1.0) -> list[np.ndarray]:
         """Sum over copies, holders and replicas, and divide by the weight of the step.
 
         Every rank of a group calls this at the same point; groups are visited in one global order.
 
         Args:
             weight: number of terms in the step's loss, over all replicas.
+            scale: factor that the loss had.
 
         Returns:
             A gradient for each of `shared`. The sums are cleared for the next step.
@@ -134,11 +136,14 @@ class Gradients:
                 local[index] = flat[offset : offset + size].reshape(shape)
                 offset += size
         self.clear()
-        scale = np.float32(1.0 / weight)
-        return [gradient * scale for gradient in local]
+        factor = np.float32(1.0 / (weight * scale))
+        return [gradient * factor for gradient in local]
 
     def global_norm(self, gradients: Sequence[np.ndarray]) -> float:
-        """Return the 2-norm over all parameters of the model, copies, replicas and equal shards counted once."""
+        """Return the 2-norm over all parameters of the model, copies, replicas and equal shards counted once.
+
+        It is no finite number, on every rank, if any element of any gradient is none.
+        """
         square = sum(
             float(np.sum(np.square(gradient, dtype=np.float64)))
             for one, gradient in zip(self.shared, gradients, strict=True)

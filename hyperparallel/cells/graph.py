@@ -15,15 +15,17 @@ from mindspore import Tensor
 from hyperparallel.algebra import Plan
 from hyperparallel.algebra.program import Piece, forwards_only, micro_batch
 from hyperparallel.algebra.topology import Topology
+from hyperparallel.cells.dropout import RANDOM, random_from, with_random
 from hyperparallel.cells.graph_cell import StepCell
 from hyperparallel.cells.graph_rank import RankGraph
 from hyperparallel.cells.graph_source import Source
 from hyperparallel.cells.graph_wire import Wires
 from hyperparallel.cells.layer import Layer
+from hyperparallel.cells.loss_scale import LossScale
 from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.own_slabs import parameters_of
-from hyperparallel.cells.pieces import cut_column
-from hyperparallel.cells.shapes import Columns
+from hyperparallel.cells.pieces import bounds, cut_column
+from hyperparallel.cells.shapes import RANDOM_SPEC, Columns
 from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.update import AdamWUpdate, rates
@@ -45,6 +47,8 @@ class GraphRunner(RankGraph):
         recompute: stages whose forward is run again in the backward, which saves what is kept between the two.
         wires: how messages are made; "pair_sum" is a device for tests on CPU.
         sources: folder for the generated source; default: a temporary one.
+        scale: factor on the loss, which float16 needs; an overflow leaves the step out, on every worker alike.
+        skips: leave out a step whose loss or gradient is no finite number. Without, the graph does not look.
 
     Raises:
         PlanError: the plan must not run.
@@ -66,8 +70,12 @@ class GraphRunner(RankGraph):
         recompute: Sequence[int] = (),
         wires: Wires = "native",
         sources: Path | None = None,
+        scale: LossScale | None = None,
+        skips: bool = False,
     ) -> None:
-        self.settings = optimizer or AdamW()
+        self.settings, self.seed, self.scale = optimizer or AdamW(), seed, scale or LossScale()
+        if any(RANDOM in layer.columns for layer in layers):
+            columns = {**columns, RANDOM: RANDOM_SPEC}
         super().__init__(
             plan,
             layers,
@@ -80,19 +88,24 @@ class GraphRunner(RankGraph):
             wires=wires,
             sources=sources,
             clip_norm=self.settings.clip_norm,
+            scaled=self.scale.dynamic or skips,
         )
-        self.step_number = 0
+        self.step_number = self.updates = 0
         parameters = [parameter for one in self.shared for parameter in one.parameters]
         self.update = AdamWUpdate(self.settings, parameters) if parameters else None
         self.cell, self.source = self.build("Step", self.program, self.update)
         self._forward_only: tuple[StepCell, Source] | None = None
 
-    def step(self, batch: Sequence[MicroBatch], lr: float | None = None) -> StepResult:
+    def step(
+        self, batch: Sequence[MicroBatch], lr: float | None = None, numbers: Sequence[int] | None = None
+    ) -> StepResult:
         """Run one optimizer step.
 
         Args:
             batch: M micro-batches of this replica, column -> array of the declared shape.
             lr: learning rate of this step, default the optimizer's.
+            numbers: which micro-batch of the data stands in each place, 0..M-1, where it is not the same number; what
+                dropout drops follows them.
 
         Raises:
             DataError: not M micro-batches, a column is missing or has another shape, or no label in the whole batch.
@@ -100,11 +113,14 @@ class GraphRunner(RankGraph):
         Returns:
             Loss and sums over the global batch, the same on every worker.
         """
-        packed, norm = self.cell(*self.inputs(batch, lr, self.source))
+        packed, norm, *finite = self.cell(*self.inputs(batch, lr, self.source, numbers))
         result = summarise(packed.asnumpy(), self.layers[-1].metrics, float(norm.asnumpy()))
         check_weight(result, self.step_number)
+        updated = not finite or bool(finite[0].asnumpy())
+        self.scale.update(updated)
         self.step_number += 1
-        return result
+        self.updates += updated
+        return result._replace(updated=updated)
 
     def evaluate(self, batch: Sequence[MicroBatch]) -> StepResult:
         """Run the forwards only; nothing is kept or changed."""
@@ -142,14 +158,22 @@ class GraphRunner(RankGraph):
         """Return this rank's parameters by global name, as copies; of those in `Layer.sharded` its part."""
         return parameters_of(self.slabs)
 
-    def inputs(self, batch: Sequence[MicroBatch], lr: float | None, source: Source) -> list[Tensor]:
+    def inputs(
+        self, batch: Sequence[MicroBatch], lr: float | None, source: Source, numbers: Sequence[int] | None = None
+    ) -> list[Tensor]:
         """Make the arguments of the Cell.
 
         Raises:
             DataError: as `step`.
         """
-        check_count(batch, self.plan.micro_batches)
-        arguments = [rates(self.settings, self.settings.lr if lr is None else lr, self.step_number)]
+        count = self.plan.micro_batches
+        check_count(batch, count)
+        arguments = [rates(self.settings, self.settings.lr if lr is None else lr, self.updates)]
+        if self.scaled:
+            arguments.append(Tensor(self.scale.value, ms.float32))
+        if RANDOM in self.columns:
+            first = self.replica * count
+            batch = with_random(batch, self.seed, self.step_number, [first + mb for mb in numbers or range(count)])
         for column, unit in source.inputs:
             spec, mb = self.columns[column], micro_batch(unit)
             if column not in batch[mb]:
@@ -160,7 +184,14 @@ class GraphRunner(RankGraph):
                     f"micro-batch {mb}: column {column!r} has the shape {array.shape}, the graph was made for "
                     f"{spec.shape}; pad all micro-batches to the declared maximum"
                 )
-            if isinstance(unit, Piece):
+            if isinstance(unit, Piece) and column == RANDOM:
+                array = random_from(array, self._first_row(unit))
+            elif isinstance(unit, Piece):
                 array = cut_column(array, unit.index, self.plan.placement.split)
             arguments.append(Tensor(array, getattr(ms, spec.dtype)))
         return arguments
+
+    def _first_row(self, piece: Piece) -> int:
+        """Return the number in its micro-batch of a piece's first image."""
+        rows = self.columns[self.slabs[self.rank].columns[0]].shape[0]
+        return bounds(rows, self.plan.placement.split)[piece.index]

@@ -73,6 +73,14 @@ class StepCell(nn.Cell):
         """Tell whether a sum of squares, and so each of its terms, is a number."""
         return ops.isfinite(square)
 
+    def both_finite(self, square, loss):
+        """Tell the same, and whether the loss is a number."""
+        return ops.logical_and(ops.isfinite(square), ops.isfinite(loss))
+
+    def zero_unless(self, finite, gradient):
+        """Replace a gradient that is not to be used."""
+        return ops.where(finite, gradient, ops.zeros_like(gradient))
+
     def limit(self, norm):
         """Return the factor that brings a norm down to the limit."""
         return ops.minimum(self.clip_norm / ops.maximum(norm, 1e-30), 1.0)

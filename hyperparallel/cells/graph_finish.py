@@ -65,8 +65,9 @@ def write_finish(
         clip: whether the global norm limits the gradients.
         scaled: gradients have the factor `scale`; it is taken out, and `finite` tells whether all of them are finite,
             on every worker alike.
-        one_by_one: how parameters are updated. True: by `update.speeds(rates, weight)` and then `update.one(index,
-            speeds, gradient)` for each. False: by `update(finite, weight, gradients)`, with one gradient per copy.
+        one_by_one: how parameters are updated. True: by `update.speeds(rates, weight)`, or `speeds_if` where the step
+            may be skipped, and then `update.one(index, speeds, gradient)` for each; `finite` covers the loss too.
+            False: by `update(finite, weight, gradients)`, with one gradient per copy.
 
     Returns:
         Lines that end with `return packed, norm`, and `finite` if it is scaled.
@@ -89,10 +90,15 @@ def write_finish(
         counted = [name for name, one in zip(names, shared, strict=True) if one.counts]
         _norm(finish, counted, token, workers, clip, scaled)
     by_copy = [name for name, one in zip(names, shared, strict=True) for _ in one.copies]
+    if scaled and one_by_one:
+        finish.lines.append("finite = self.both_finite(square, packed[0])")
     if by_copy and one_by_one:
-        finish.lines += ["speeds = self.update.speeds(rates, packed[1])", "done = factor"]
+        speeds = "speeds_if(finite, rates, packed[1])" if scaled else "speeds(rates, packed[1])"
+        finish.lines += [f"speeds = self.update.{speeds}", "done = factor"]
         for index, name in enumerate(by_copy):
-            finish.lines.append(f"done = self.update.one({index}, speeds, self.depend({name}, done) * factor)")
+            gradient = f"self.depend({name}, done) * factor"
+            gradient = f"self.zero_unless(finite, {gradient})" if scaled else gradient
+            finish.lines.append(f"done = self.update.one({index}, speeds, {gradient})")
     elif by_copy:
         gradients = ", ".join(f"{name} * factor" for name in by_copy)
         finish.lines.append(f"packed = self.depend(packed, self.update(finite, packed[1], ({gradients},)))")

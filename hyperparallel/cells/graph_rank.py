@@ -15,6 +15,7 @@ from mindspore import ParameterTuple, Tensor, nn, ops
 from hyperparallel.algebra import Plan, validate
 from hyperparallel.algebra.program import Action, B, I
 from hyperparallel.algebra.topology import Topology
+from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.cells.gradients import share
 from hyperparallel.cells.graph_cell import StepCell
 from hyperparallel.cells.graph_finish import Finish, Summand, write_finish, write_losses
@@ -131,7 +132,7 @@ class RankGraph:
         split, encoder = self.plan.placement.split, self.slabs.get(self.rank)
         if split == 1 or encoder is None:
             return
-        firsts = {name: self.columns[name].shape[0] for name in encoder.columns}
+        firsts = {name: self.columns[name].shape[0] for name in encoder.columns if name != RANDOM}
         firsts |= {f"carry {index}": spec.shape[0] for index, spec in enumerate(self._carries[self.rank])}
         for name, rows in firsts.items():
             if rows % split:

@@ -47,6 +47,7 @@ class Optimizer:
             if group:
                 groups.append({"params": group, "weight_decay": decay})
         self._adamw = optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps) if groups else None
+        self.updates = 0  # counted on every rank alike, also where nothing is trained
 
     def update(self, gradients: Sequence[np.ndarray], lr: float) -> None:
         """Apply one step.
@@ -55,6 +56,7 @@ class Optimizer:
             gradients: one per parameter, in the order given to the constructor.
             lr: learning rate of this step.
         """
+        self.updates += 1
         if self._adamw is None:
             return
         for group in self._adamw.param_groups:
@@ -63,5 +65,22 @@ class Optimizer:
         self._adamw(ms.mutable(tuple(Tensor(gradients[index]) for index in self._order)))
 
     def state(self) -> list[Parameter]:
-        """Return the optimizer's own parameters (moments and step), for inspection."""
+        """Return the optimizer's own parameters (the moments), for inspection."""
         return [] if self._adamw is None else [*self._adamw.exp_avg, *self._adamw.exp_avg_sq]
+
+    def moments(self) -> list[tuple[Parameter, Parameter]]:
+        """Return (first, second) moment of every parameter, in the order given to the constructor."""
+        if self._adamw is None:
+            return []
+        by_group = zip(self._order, self._adamw.exp_avg, self._adamw.exp_avg_sq, strict=True)
+        return [(first, second) for _, first, second in sorted(by_group, key=lambda row: row[0])]
+
+    def go_on_from(self, updates: int) -> None:
+        """Set how many updates the moments have seen, by which their bias is corrected.
+
+        Args:
+            updates: >= 0.
+        """
+        self.updates = updates
+        if self._adamw is not None:
+            ops.assign(self._adamw.state_step, Tensor(updates, self._adamw.state_step.dtype))

@@ -31,6 +31,9 @@ class TensorSpec(NamedTuple):
         return prod(self.shape) * _BYTES[self.dtype]
 
 
+RANDOM_SPEC = TensorSpec((2,), "int32")
+"""Of the column that dropout reads; see `dropout.RANDOM`."""
+
 Columns = Mapping[str, TensorSpec]
 """Column of a micro-batch -> its shape and type, the same for all micro-batches."""
 

@@ -9,8 +9,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from hyperparallel.algebra.program import Piece, Unit
+from hyperparallel.cells.dropout import RANDOM, random_from
 from hyperparallel.cells.layer import Layer, build_layer, layer_of
-from hyperparallel.cells.pieces import cut_column
+from hyperparallel.cells.pieces import bounds, cut_column
 from hyperparallel.errors import DataError, ModelError
 
 Carry = Tensor | tuple[Tensor, ...]
@@ -163,7 +164,8 @@ class Slab:
             dtype: "float16" or "bfloat16", which what the slab hands on then has too.
         """
         self.chain.dtype = getattr(ms, dtype)
-        self.chain.to_float(self.chain.dtype)
+        for layer in self.chain.layers:  # not the chain itself, which packs the losses
+            layer.to_float(self.chain.dtype)
 
     def inputs(self, carry: Carry | None, micro_batch: Mapping[str, np.ndarray], mb: Unit, pieces: int = 1) -> tuple:
         """Collect the arguments of a forward: the carry, then the columns as Tensors.
@@ -177,15 +179,20 @@ class Slab:
         Raises:
             DataError: the micro-batch lacks a column that a layer here reads.
         """
+        micro_batch = {RANDOM: np.zeros(2, np.int32), **micro_batch}  # where no runner gives a key, as in measurements
         for column in self.columns:
             if column not in micro_batch:
                 raise DataError(
                     f"micro-batch {mb} has no column {column!r}, which {self.names[0]} .. {self.names[-1]} read; "
-                    f"it has {', '.join(sorted(micro_batch)) or 'none'}"
+                    f"it has {', '.join(sorted(set(micro_batch) - {RANDOM})) or 'none'}"
                 )
         arrays = [micro_batch[column] for column in self.columns]
         if isinstance(mb, Piece):
-            arrays = [cut_column(array, mb.index, pieces) for array in arrays]
+            first = bounds(len(arrays[0]), pieces)[mb.index]
+            arrays = [
+                random_from(array, first) if column == RANDOM else cut_column(array, mb.index, pieces)
+                for column, array in zip(self.columns, arrays, strict=True)
+            ]
         columns = tuple(map(Tensor, arrays))
         if not self.has_carry:
             return columns
@@ -194,10 +201,16 @@ class Slab:
         self.chain.carried = len(carries)
         return (*carries, *columns)
 
-    def forward(self, inputs: tuple, train: bool) -> Carry:
-        """Run the layers; with `train`, keep what the backward needs until `backward` gets the same inputs."""
+    def forward(self, inputs: tuple, train: bool, keep: bool = True) -> Carry:
+        """Run the layers.
+
+        Args:
+            inputs: from `inputs`.
+            train: whether this is a step of training; dropout needs to know.
+            keep: whether a training step keeps what the backward needs, until `backward` gets the same inputs.
+        """
         self.chain.set_train(train)
-        self.chain.set_grad(train and self.trains)
+        self.chain.set_grad(train and keep and self.trains)
         if self.signature:
             self.signature.admit(inputs)
         return self.chain(*inputs)
@@ -223,9 +236,9 @@ class Slab:
         return of_inputs[0] if carried == 1 else of_inputs[:carried], of_weights
 
     @staticmethod
-    def loss_gradient(packed: Tensor) -> Tensor:
-        """Return the gradient that starts a backward at the packed loss: 1 for it, 0 for weight and metrics."""
-        return Tensor(np.eye(1, packed.size, dtype=np.float32)[0])
+    def loss_gradient(packed: Tensor, scale: float = 1.0) -> Tensor:
+        """Return the gradient that starts a backward at the packed loss: `scale` for it, 0 for weight and metrics."""
+        return Tensor(np.float32(scale) * np.eye(1, packed.size, dtype=np.float32)[0])
 
 
 def canonical_names(layers: Sequence[Layer]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hyperparallel.algebra.program import F, Program, micro_batch
+from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class StepResult(NamedTuple):
     metrics: dict[str, float]
     """Sums that the last layer declares."""
     grad_norm: float
-    """Global gradient norm before clipping; 0.0 when nothing is trainable or clipping is off."""
+    """Global gradient norm before clipping; 0.0 when nothing is trainable, or in a graph without clipping."""
+    updated: bool = True
+    """False where loss or gradient was no finite number, so that the step changed no parameter, on no rank."""
 
 
 def summarise(sums: np.ndarray, metrics: Sequence[str], grad_norm: float) -> StepResult:
@@ -67,6 +70,7 @@ def read_by(slabs: Mapping[int, Slab], program: Program) -> dict[int, tuple[tupl
     needs = {}
     for stage, slab in slabs.items():
         own = {micro_batch(action.mb) for action in program if action.stage == stage and action.kind == F}
-        if slab.columns:
-            needs[stage] = (tuple(sorted(own)), slab.columns)
+        columns = tuple(column for column in slab.columns if column != RANDOM)  # which the runner makes
+        if columns:
+            needs[stage] = (tuple(sorted(own)), columns)
     return needs

@@ -4,14 +4,13 @@ A message is one byte tensor: header (magic, step, stage, kind, micro-batch, sha
 The receiver checks all of it, so a message that is not the awaited one, or was not filled, names both ends. A channel
 (one sender, one receiver) starts with room for small messages; one that does not fit is announced by its header and
 follows, and both ends widen the channel by the same rule, so after the first step each message is a single one.
-On CPU messages and small sums go over `wires.py` instead, where a waiting rank leaves the core to the others.
+On CPU messages and sums go over `wires.py` instead, where a waiting rank leaves the core to the others.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,8 +32,6 @@ _ARRAY = struct.Struct("<8sI8Q")  # dtype, number of dimensions, dimensions
 _MAGIC, _FOLLOWS, _END = b"HYPERPAR", b"FOLLOWS!", b"THE END."
 _KINDS = (SEND_F, SEND_B)
 _ROOM = 4096  # bytes a channel starts with
-_SMALL = 1 << 16  # bytes of a sum that goes over the wires
-_NAP, _PATIENCE = 3e-4, 60.0  # seconds between two looks at a sum, and until MindSpore's own wait takes over
 
 
 class Tag(NamedTuple):
@@ -43,6 +40,9 @@ class Tag(NamedTuple):
     action: Action
     step: int
 
+    def __str__(self) -> str:
+        return f"{self.action} of step {self.step}"
+
 
 class Transport:
     """Point-to-point messages and sums among the ranks of one job.
@@ -50,28 +50,42 @@ class Transport:
     Args:
         rank: this process, 0..size-1.
         size: number of processes; 1 needs no communication at all.
+        timeout_s: seconds > 0 that a rank waits for another before it names it and gives up; on CPU, elsewhere it is
+            MindSpore that waits.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1):
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int = 0, size: int = 1, timeout_s: float = 600.0):
+        self.rank, self.size, self._timeout_s = rank, size, timeout_s
         self._room: dict[tuple[int, int], int] = defaultdict(lambda: _ROOM)
         self._wires: Wires | None = None  # on CPU; elsewhere MindSpore carries the messages
         self._in_flight: list[tuple[object, Tensor]] = []
         self._groups: dict[tuple[int, ...], str] = {}
         self._reduces: dict[str, ops.AllReduce] = {}
 
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that this rank waits for another; may be changed."""
+        return self._timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, seconds: float) -> None:
+        self._timeout_s = seconds
+        if self._wires:
+            self._wires.timeout_s = seconds
+
     @classmethod
-    def start(cls) -> Transport:
+    def start(cls, timeout_s: float = 600.0) -> Transport:
         """Join the job that `msrun` started this process in; alone, return a transport of size 1.
 
-        Gives the rank one compute thread: ranks share the machine's cores.
+        Args:
+            timeout_s: seconds > 0 that a rank waits for another (see above).
 
         Raises:
-            ConfigError: the job uses a device type other than CPU or Ascend.
+            TransportError: another rank has gone meanwhile.
         """
         ms.set_context(mode=ms.PYNATIVE_MODE)
         if "MS_ROLE" not in os.environ:
-            return cls()
+            return cls(timeout_s=timeout_s)
         from mindspore import communication
         from mindspore._c_expression import CollectiveManager
 
@@ -79,9 +93,9 @@ class Transport:
         rank, size = communication.get_rank(), communication.get_group_size()
         # Send and receive look this name up; on CPU nobody else creates it (design, section 6).
         CollectiveManager.get_instance().create_group("hccl_world_group", list(range(size)))
-        transport = cls(rank, size)
+        transport = cls(rank, size, timeout_s)
         if size > 1 and ms.get_context("device_target") == "CPU":
-            transport._wires = Wires(rank, size, lambda table: transport.sum(table, range(size)))
+            transport._wires = Wires(rank, size, lambda table: transport.sum(table, range(size)), timeout_s)
         return transport
 
     @classmethod
@@ -135,10 +149,13 @@ class Transport:
             peer: receiving rank.
             tag: what this message is.
             arrays: at most 8 dimensions each; any numpy type.
+
+        Raises:
+            TransportError: the other rank has gone or does not answer.
         """
         message = _pack(tag, arrays)
         if self._wires:
-            self._wires.send(peer, message)
+            self._wires.send(peer, message, what=tag)
             return
         channel = (self.rank, peer)
         if len(message) > self._room[channel]:
@@ -155,13 +172,14 @@ class Transport:
             tag: what it must be.
 
         Raises:
-            TransportError: it is another message, or it is not complete; names both ends.
+            TransportError: it is another message, or it is not complete; the other rank has gone, or sends nothing for
+                `timeout_s`. Names both ends and what was awaited.
 
         Returns:
             The arrays as sent.
         """
         if self._wires:
-            return self._unpack(peer, tag, self._wires.receive(peer))
+            return self._unpack(peer, tag, self._wires.receive(peer, tag))
         channel = (peer, self.rank)
         data = self._recv(peer, self._room[channel])
         magic, *_, size = _HEAD.unpack_from(data)
@@ -170,21 +188,23 @@ class Transport:
             data = self._recv(peer, size)
         return self._unpack(peer, tag, data)
 
-    def sum(self, values: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
+    def sum(self, values: np.ndarray, ranks: Sequence[int], what: str = "numbers") -> np.ndarray:
         """Sum an array over some ranks, which all call this; every one gets the same bits.
 
         Args:
             values: float32 array of any shape, the same shape on all of them.
             ranks: members, this rank among them.
+            what: what is summed, for errors; such as "the losses of step 3".
+
+        Raises:
+            TransportError: a member has gone, or does not answer for `timeout_s`.
         """
         if len(ranks) == 1:
             assert ranks[0] == self.rank, f"rank {self.rank} is not in {tuple(ranks)}"
             return values
-        if self._wires and values.nbytes <= _SMALL:
-            return self._wires.sum(values, ranks)
+        if self._wires:
+            return self._wires.sum(values, ranks, what)
         group = self.group(ranks)
-        if ms.get_context("device_target") == "CPU":
-            return _sum_on_host(values, group)
         if group not in self._reduces:
             self._reduces[group] = ops.AllReduce(group=group)
         return self._reduces[group](Tensor(values)).asnumpy()
@@ -259,23 +279,6 @@ class Transport:
             arrays.append(np.frombuffer(data, kind_, number, offset).reshape(shape[:dims]))
             offset += number * kind_.itemsize
         return arrays
-
-
-def _sum_on_host(values: np.ndarray, group: str) -> np.ndarray:
-    """Sum without taking the core from a rank that still computes.
-
-    MindSpore sums in a thread of its own, in the memory of the array that a tensor was made from, but `asnumpy` waits
-    for that thread in a busy loop. A 1 from every rank behind the values shows when little is left to wait for.
-    """
-    from mindspore.mint import distributed
-
-    data = np.append(values, np.float32(1)).astype(np.float32)
-    tensor = Tensor.from_numpy(data)
-    distributed.all_reduce(tensor, group=group, async_op=True)
-    limit = time.perf_counter() + _PATIENCE
-    while data[-1] == 1 and time.perf_counter() < limit:
-        time.sleep(_NAP)
-    return tensor.asnumpy()[:-1].reshape(values.shape)
 
 
 def _describe(tag: Tag) -> tuple[int, int, int, int]:

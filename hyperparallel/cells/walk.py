@@ -16,6 +16,7 @@ from hyperparallel.algebra.progress import counterpart
 from hyperparallel.cells.pieces import join, part
 from hyperparallel.cells.slab import Carry
 from hyperparallel.cells.transport import Tag
+from hyperparallel.errors import note
 
 if TYPE_CHECKING:
     from hyperparallel.cells.stepwise import MicroBatch, Runner
@@ -45,6 +46,7 @@ class Walk:
         self.losses: dict[int, Tensor] = {}  # packed (loss, weight, *metrics)
         self.awaited: dict[int, deque[Action]] = defaultdict(deque)  # by peer, receives in channel order
         self.records: list[Record] = []
+        self.waited = 0.0  # seconds for messages
         self.began = time.perf_counter()
         for action in self.program:
             if action.kind in RECEIVES:
@@ -52,16 +54,24 @@ class Walk:
                 self.awaited[self.placement.rank_of(send.stage)].append(send)
 
     def run(self) -> None:
-        """Do every action in order. A RECV is not waited for where it stands but where its data is used."""
-        for action in self.program:
-            if action.kind in SENDS:
-                self._send(action)
-            elif action.kind == F:
-                self._forward(action)
-            elif action.kind in (B, I):
-                self._backward(action)
-            elif action.kind == W:
-                self._weight_gradient(action)
+        """Do every action in order. A RECV is not waited for where it stands but where its data is used.
+
+        What goes wrong in an action is raised with a note of it.
+        """
+        action = None
+        try:
+            for action in self.program:
+                if action.kind in SENDS:
+                    self._send(action)
+                elif action.kind == F:
+                    self._forward(action)
+                elif action.kind in (B, I):
+                    self._backward(action)
+                elif action.kind == W:
+                    self._weight_gradient(action)
+        except Exception as error:
+            note(error, f"rank {self.runner.transport.rank} was in {action} of step {self.runner.step_number}")
+            raise
 
     def _forward(self, action: Action) -> None:
         stage, _, mb = action
@@ -73,7 +83,7 @@ class Walk:
             self.rows[stage, mb] = [len(one[0] if isinstance(one, tuple) else one) for one in taken]
             taken = [join(taken)]
         inputs = slab.inputs(taken[0] if taken else None, self.batch[micro_batch(mb)], mb, self.placement.split)
-        output = slab.forward(inputs, self.train)
+        output = slab.forward(inputs, self.train, keep=stage not in self.runner.recompute)
         if self.train and slab.trains:
             self.inputs[stage, mb] = inputs
         if after is None:
@@ -88,9 +98,13 @@ class Walk:
         slab = self.runner.slabs[stage]
         before, after = self.placement.neighbours[stage, mb]
         output = self.carries.pop(Action(stage, F, mb), None)
-        gradient = slab.loss_gradient(output) if after is None else self._take(Action(after[0], B, mb))
+        scale = self.runner.scale.value
+        gradient = slab.loss_gradient(output, scale) if after is None else self._take(Action(after[0], B, mb))
         start = time.perf_counter()
-        upstream, weights = slab.backward(self.inputs.pop((stage, mb)), gradient)
+        inputs = self.inputs.pop((stage, mb))
+        if stage in self.runner.recompute:
+            slab.forward(inputs, self.train)
+        upstream, weights = slab.backward(inputs, gradient)
         if kind == I:
             self.postponed[stage, mb] = weights
         else:
@@ -114,7 +128,9 @@ class Walk:
             return self.carries.pop(source)
         while source not in self.carries:
             send = self.awaited[rank].popleft()
+            start = time.perf_counter()
             arrays = self.runner.transport.receive(self._global(rank), Tag(send, self.runner.step_number))
+            self.waited += time.perf_counter() - start
             tensors = tuple(Tensor(array) for array in arrays)
             produced = Action(send.stage, F if send.kind == "SEND_F" else B, send.mb)
             self.carries[produced] = tensors[0] if len(tensors) == 1 else tensors

@@ -60,7 +60,7 @@ def _work(config: Config) -> None:
     _pin()
     from hyperparallel.cells.transport import Transport
     from hyperparallel.training.bench import bench
-    from hyperparallel.training.trainer import MetricsFile, write_json
+    from hyperparallel.training.metrics import MetricsFile, write_json
 
     transport = Transport.start()
     folder = run_folder(config.run.out) if transport.rank == 0 else None

@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _work(config: Config) -> None:
     from hyperparallel.cells.transport import Transport
+    from hyperparallel.training.metrics import MetricsFile
     from hyperparallel.training.profile import profile
-    from hyperparallel.training.trainer import MetricsFile
 
     transport = Transport.start()
     folder = run_folder(config.run.out) if transport.rank == 0 else None

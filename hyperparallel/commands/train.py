@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from hyperparallel.cells.transport import Transport
+from hyperparallel.errors import CheckpointError
 from hyperparallel.planner import Planned
 from hyperparallel.training.build import build_feed
+from hyperparallel.training.checkpoint_files import find_checkpoint
 from hyperparallel.training.config import Config, load_config
-from hyperparallel.training.job import has_starter, new_run_folder, run_folder, run_job, say
+from hyperparallel.training.job import JobError, has_starter, new_run_folder, run_folder, run_job, say
+from hyperparallel.training.keeper import check_start
 from hyperparallel.training.launch import is_worker
 from hyperparallel.training.planning import hand_over
 from hyperparallel.training.progress import Progress
 from hyperparallel.training.runners import check
 from hyperparallel.training.trainer import train
+from hyperparallel.training.untrained import warning
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if is_worker():
         _work(config)
         return 0
+    check_start(config)
     planned = check(config)
     if config.evaluation.samples:
         build_feed(config, "held_out")
@@ -41,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _work(config: Config) -> None:
-    transport = Transport.start()
+    transport = Transport.start(config.run.timeout_s)
     folder = run_folder(config.run.out) if transport.rank == 0 else None
     # The starter draws the bar from the metrics; by hand under msrun, rank 0 draws it into its own log.
     progress = Progress(config.training.steps) if transport.rank == 0 and not has_starter() else None
@@ -61,7 +67,9 @@ def _start(args: argparse.Namespace, config: Config, planned: Planned) -> None:
     progress = Progress(config.training.steps)
     arguments = ["-m", "hyperparallel", "train", args.config, *args.overrides, *hand_over(planned, folder)]
     try:
-        run_job(arguments, workers, folder, "metrics.jsonl", progress.report)
+        run_job(arguments, workers, folder, "metrics.jsonl", progress.report, stop_s=config.run.timeout_s)
+    except JobError as error:
+        raise JobError(f"{error}{_way_on(folder)}") from None
     finally:
         progress.close()
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -69,7 +77,21 @@ def _start(args: argparse.Namespace, config: Config, planned: Planned) -> None:
         f"loss {summary['first_loss']:.4f} -> {summary['last_loss']:.4f}, "
         f"median step {summary['step_time'] * 1e3:.0f} ms, {summary['tokens_per_s']:.0f} tokens/s"
     )
+    if summary["stopped"]:
+        say(f"stopped by SIGTERM after {summary['steps']} steps of this run; go on with resume={folder}")
+    if "checkpoint" in summary:
+        say(f"checkpoint {summary['checkpoint']}")
+    if summary.get("untrained"):
+        say(warning(summary["untrained"], summary["steps"]))
     if "reorder_gain" in summary:
         say(f"reordering the micro-batches saves {summary['reorder_gain']:.1%} of a step, as predicted")
     if "exact" in summary:
         say(f"held-out exact reading {summary['exact']:.1%} of {summary['samples']:.0f} samples")
+
+
+def _way_on(folder: Path) -> str:
+    """Say from where a run that failed can go on, if it can."""
+    try:
+        return f"; {find_checkpoint(folder).name} is whole, go on with resume={folder}"
+    except CheckpointError:
+        return ""

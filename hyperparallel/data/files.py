@@ -9,6 +9,7 @@ import importlib.util
 import logging
 from functools import lru_cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -22,6 +23,9 @@ from hyperparallel.errors import DataError
 
 TEXTS_KEPT = 512
 """Lines whose ids are kept, since a step asks for sizes, texts and images of the same lines."""
+
+_UNKNOWN, _GOOD, _BAD = range(3)
+"""What is known of a line."""
 
 _logger = logging.getLogger(__name__)
 
@@ -95,8 +99,8 @@ class Files:
 
     Sample i is line i modulo the number of lines, of the order of its epoch; it depends on the files, (seed, epoch)
     and i only, so every rank sees the same stream. With `on_error: skip` a line that cannot be used is replaced by the
-    next good one of the order. To agree on that, each rank checks lines and files of images by their structure, but
-    decodes the pixels only of the micro-batches that it encodes.
+    next good one of the order. To agree on that, each rank checks all lines and, once, all files of images of its
+    replica, but makes the pixels only of the micro-batches that it encodes.
 
     Args:
         config: where the samples are.
@@ -124,6 +128,8 @@ class Files:
             raise DataError(f"images = {config.images!r} is not a folder; give the one that holds the images")
         self.skipped: dict[str, str] = {}
         """Lines that could not be used, among those met so far: their place and the reason."""
+        self._met: dict[str, int] = {}  # of these, the first sample in whose place each stood
+        self._lock = Lock()  # for `_met`: a step and the thread that reads ahead meet the same lines
         self._tokens = load_tokens(config.tokenizer, config.tokens, images=config.max_images > 0)
         self._usable = bytearray(len(self._lines))
         self._order = lru_cache(maxsize=2)(self._new_order)
@@ -144,6 +150,16 @@ class Files:
     def __len__(self) -> int:
         return len(self._lines)
 
+    @property
+    def digest(self) -> int:
+        """A check sum of all lines."""
+        return self._lines.digest
+
+    def skipped_before(self, index: int) -> frozenset[str]:
+        """Name the lines that were skipped on the way to sample `index`, of the samples that were asked for."""
+        with self._lock:
+            return frozenset(place for place, first in self._met.items() if first < index)
+
     def sample(self, index: int, pixels: bool = True) -> Sample:
         """Make sample `index`.
 
@@ -162,7 +178,10 @@ class Files:
         images_NCSS = None
         if pixels:
             size = (self.config.channels, self.config.image_size, self.config.image_size)
-            images = [self._named(number, partial(self._image, name)) for name in line.images]
+            # What `skip` would leave out, `fail` stops at, even where it could be decoded in part.
+            check = self._usable[number] == _UNKNOWN
+            images = [self._named(number, partial(self._image, name, check)) for name in line.images]
+            self._usable[number] = _GOOD
             images_NCSS = np.stack(images) if images else np.zeros((0, *size), np.float32)
         return Sample(
             images_NCSS,
@@ -190,25 +209,28 @@ class Files:
             number = int(order[(place + step) % len(self)])
             if self._is_usable(number):
                 return number
+            self._meet(self._lines.place(number), index)
         first = next(f"{where}: {why}" for where, why in self.skipped.items())
         raise DataError(f"{self._lines.path}: none of its {len(self)} lines can be used; {first}")
 
+    def _meet(self, place: str, index: int) -> None:
+        with self._lock:
+            self._met[place] = min(index, self._met.get(place, index))
+
     def _is_usable(self, number: int) -> bool:
-        unknown, good, bad = range(3)
-        if self._usable[number] == unknown:
+        if self._usable[number] == _UNKNOWN:
             try:
-                self._check(number)
-                self._usable[number] = good
+                for name in self._text(number)[0].images:
+                    self._named(number, partial(self._check, name))
+                self._usable[number] = _GOOD
             except BadSample as error:
-                self._usable[number] = bad
+                self._usable[number] = _BAD
                 self.skipped[self._lines.place(number)] = error.reason
                 _say_once(f"skipped {error}")
-        return self._usable[number] == good
+        return self._usable[number] == _GOOD
 
-    def _check(self, number: int) -> None:
-        for name in self._text(number)[0].images:
-            path = image_path(self.folder, name)
-            self._named(number, partial(check_image, path, name, self.config.max_pixels))
+    def _check(self, name: str) -> None:
+        check_image(image_path(self.folder, name), name, self.config.max_pixels)
 
     def _read_text(self, number: int) -> tuple[Line, np.ndarray, np.ndarray]:
         return self._named(number, partial(self._parse, self._lines.read(number)))
@@ -230,8 +252,18 @@ class Files:
             )
         return line, ids_T, labels_T
 
-    def _image(self, name: str) -> np.ndarray:
-        return read_image(image_path(self.folder, name), name, self._rule)
+    def _image(self, name: str, check: bool) -> np.ndarray:
+        if check:
+            self._check(name)
+        try:
+            return read_image(image_path(self.folder, name), name, self._rule)
+        except BadSample as error:
+            if self.config.on_error == "fail":
+                raise
+            raise DataError(
+                f"{error.reason}. It passed the check, so other ranks went on with this line and it cannot be skipped "
+                "any more; if the file did not change meanwhile, take the line out"
+            ) from None
 
     def _named(self, number: int, make):
         """Call `make`; say in its error which line it is about."""
@@ -239,6 +271,8 @@ class Files:
             return make()
         except BadSample as error:
             raise BadSample(error.reason, self._lines.place(number)) from None
+        except DataError as error:
+            raise DataError(f"{self._lines.place(number)}: {error}") from error
 
     def _new_order(self, epoch: int) -> np.ndarray:
         if self.split == "held_out" or not self.config.shuffle:

@@ -1,4 +1,4 @@
-"""Read PNG and JPEG files as square arrays, and find those that are broken without decoding a pixel.
+"""Read PNG and JPEG files as square arrays, and find cheaply those that are broken.
 
 Shape letters: C channels · S side in pixels, of the square that the model takes.
 """
@@ -24,6 +24,7 @@ Resize = Literal["pad", "stretch"]
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _JPEG_MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
 _END_OF_IMAGE, _WITHOUT_LENGTH = 0xD9, 0x01
+_BYTES_PER_PIXEL, _BYTES_BESIDES = 8, 2**24  # of a file: 16 bits of RGBA, and what cameras and editors add
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,10 @@ def image_path(folder: Path, name: str) -> Path:
 
 
 def check_image(path: Path, name: str, max_pixels: int) -> None:
-    """Find out whether a file is there and whole, from its structure: headers, check sums, end; no pixel is decoded.
+    """Find out whether a file can be used, for a fraction of what reading it takes.
+
+    Of a PNG the check sums tell. A JPEG has none: its markers are followed to the end, and its stream is decoded for a
+    picture of an eighth of the size, which fails where decoding the whole fails.
 
     Args:
         path: the file.
@@ -69,15 +73,20 @@ def check_image(path: Path, name: str, max_pixels: int) -> None:
         max_pixels: the most that are allowed.
 
     Raises:
-        BadSample: it is missing, no PNG or JPEG, cut off, animated or too large.
+        BadSample: it is missing, no PNG or JPEG, broken, cut off, animated or too large.
         DataError: this machine cannot read it now, which says nothing about the file.
     """
+
+    from PIL import ImageOps
 
     def look(image: Image) -> None:
         if image.format == "PNG":
             image.verify()
-        elif not _jpeg_is_whole(path.read_bytes()):
+            return
+        if not _jpeg_is_whole(path.read_bytes()):
             raise BadSample(f"image {name!r} is cut off; copy or download it again")
+        image.draft(None, (1, 1))
+        ImageOps.exif_transpose(image)  # decodes, and reads how the camera was held
 
     _with_image(path, name, max_pixels, look)
 
@@ -105,8 +114,16 @@ def _with_image(path: Path, name: str, max_pixels: int, use):
     from PIL import Image
 
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
             raise BadSample(f"image {name!r} is not a file; give the name of a PNG or JPEG")
+        if found.st_size == 0:
+            raise BadSample(f"image {name!r} is empty; copy or download it again")
+        if found.st_size > _BYTES_PER_PIXEL * max_pixels + _BYTES_BESIDES:  # it would be read as a whole
+            raise BadSample(
+                f"image {name!r} has {found.st_size} bytes, more than a picture of max_pixels = {max_pixels} can need; "
+                "make it smaller or raise max_pixels"
+            )
         with Image.open(path, formats=("PNG", "JPEG")) as image:
             # A JPEG of several pictures is a photo with its previews; of a PNG they are an animation.
             frames = getattr(image, "n_frames", 1) if image.format == "PNG" else 1
@@ -120,13 +137,17 @@ def _with_image(path: Path, name: str, max_pixels: int, use):
             return use(image)
     except BadSample:
         raise
+    except Image.DecompressionBombError:  # Pillow's own limit, which is above the largest max_pixels
+        raise BadSample(f"image {name!r} has far more pixels than max_pixels = {max_pixels}; make it smaller") from None
     except Image.UnidentifiedImageError:
         raise BadSample(f"image {name!r} is not a PNG or JPEG; convert it") from None
     except OSError as error:
         if error.errno in _ABSENT:
             raise BadSample(f"image {name!r} is missing: {path} does not exist") from None
         if error.errno is not None:  # of the system, not of the picture: other ranks may be able to read it
-            raise DataError(f"image {name!r}: {path} cannot be read ({error.strerror})") from error
+            raise DataError(
+                f"image {name!r}: {path} cannot be read ({error.strerror}); see to its rights and its disk"
+            ) from error
         raise BadSample(f"image {name!r} is broken ({error}); replace it") from None
     except Exception as error:  # broken files make Pillow raise errors of nearly every kind
         raise BadSample(f"image {name!r} is broken ({error}); replace it") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ MARKER = "<image>"
 class LineFile:
     """Find the lines of a file without holding them.
 
-    The file is read once for where its lines begin; 16 bytes of memory per line. Empty lines do not count.
+    The file is read once for where its lines begin and their check sums; 20 bytes of memory per line. Empty lines do
+    not count. Lines may be appended while it is in use: they are not seen.
 
     Args:
         path: a text file in UTF-8.
@@ -31,7 +33,7 @@ class LineFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._starts, self._numbers = array("q"), array("q")
+        self._starts, self._numbers, self._sums = array("q"), array("q"), array("I")
         at = 0
         try:
             with path.open("rb") as file:
@@ -39,6 +41,7 @@ class LineFile:
                     if line.strip():
                         self._starts.append(at)
                         self._numbers.append(number)
+                        self._sums.append(_check_sum(line))
                     at += len(line)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); give a file of JSON lines") from None
@@ -48,15 +51,38 @@ class LineFile:
     def __len__(self) -> int:
         return len(self._starts)
 
+    @property
+    def digest(self) -> int:
+        """A check sum of all lines, by which ranks find out that they read the same."""
+        return zlib.crc32(self._sums.tobytes())
+
     def read(self, index: int) -> bytes:
-        """Read line `index`, from 0, empty lines not counted."""
-        with self.path.open("rb") as file:  # opened anew: several threads read
-            file.seek(self._starts[index])
-            return file.readline()
+        """Read line `index`, from 0, empty lines not counted.
+
+        Raises:
+            DataError: it is not what it was when the file was first read.
+        """
+        try:
+            with self.path.open("rb") as file:  # opened anew: several threads read
+                file.seek(self._starts[index])
+                line = file.readline()
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read any more ({error.strerror}); put it back") from None
+        if _check_sum(line) != self._sums[index]:
+            # Other ranks may have read the old line, so that it cannot be skipped either.
+            raise DataError(
+                f"{self.path}: line {self._numbers[index]} changed while the file was in use; leave it alone while "
+                "it is read, and start again"
+            )
+        return line
 
     def place(self, index: int) -> str:
         """Name line `index` as an editor does: file and number from 1."""
         return f"{self.path.name}, line {self._numbers[index]}"
+
+
+def _check_sum(line: bytes) -> int:
+    return zlib.crc32(line.rstrip(b"\r\n"))  # the last line gets an end when another is appended
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class VisionConfig(_Sizes):
     depth: int = Field(gt=0, description="number of blocks")
     heads: int = Field(gt=0, description="attention heads; divides width, and width/heads is divisible by 4")
     ffn: int = Field(gt=0, description="features inside the block's MLP, usually 4 x width")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of what each branch of a block adds that is dropped")
     trainable: bool = Field(True, description="false freezes the encoder and its merger")
 
     @property
@@ -69,6 +70,7 @@ class DecoderConfig(_Sizes):
     max_length: int = Field(gt=0, description="longest padded text, tokens, image placeholders included")
     rope_theta: float = Field(10000.0, gt=1, description="base of the rotary wavelengths")
     tied: bool = Field(True, description="true: the output projection is the embedding table")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of what each branch of a block adds that is dropped")
     trainable: bool = Field(True, description="false freezes the LLM")
 
     @model_validator(mode="after")
@@ -88,6 +90,7 @@ class MllmConfig(_Sizes):
     vision: VisionConfig | None = Field(None, description="the encoder; none: a text-only model")
     llm: DecoderConfig = Field(description="the backbone")
     image_token: int = Field(ge=0, description="token id that stands for one row of image features")
+    freeze: tuple[str, ...] = Field((), description="patterns of names of layers that are not trained: vision.blocks.*")
 
     @model_validator(mode="after")
     def _token_fits(self) -> MllmConfig:

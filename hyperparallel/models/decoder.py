@@ -12,6 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
+from hyperparallel.cells.dropout import Dropout
 from hyperparallel.cells.tensor_parallel import WHOLE, Enter, Shard, TensorParallel
 from hyperparallel.models.attention import attend_causal, rotary_tables, rotate
 from hyperparallel.models.config import DecoderConfig
@@ -95,9 +96,10 @@ class DecoderBlock(nn.Cell):
         config: sizes of the LLM.
         parallel: this worker's place among the T workers that share the block, alone by default; T divides heads,
             kv_heads and ffn.
+        name: of the layer, which its dropout depends on.
     """
 
-    def __init__(self, config: DecoderConfig, parallel: TensorParallel = WHOLE) -> None:
+    def __init__(self, config: DecoderConfig, parallel: TensorParallel = WHOLE, name: str = "") -> None:
         super().__init__()
         width, head, scale = config.width, config.width // config.heads, depth_scale(config.depth)
         shards = block_shards(config)
@@ -116,12 +118,18 @@ class DecoderBlock(nn.Cell):
         self.gate = column_dense(width, shards["gate.weight"], bias=False, parallel=parallel)
         self.up = column_dense(width, shards["up.weight"], bias=False, parallel=parallel)
         self.down = row_dense(width, shards["down.weight"], bias=False, scale=scale, parallel=parallel)
+        self.drops = config.dropout > 0
+        if self.drops:
+            self.drop1 = Dropout(config.dropout, width, f"{name}.attention")
+            self.drop2 = Dropout(config.dropout, width, f"{name}.mlp")
 
-    def construct(self, x_BTD: ms.Tensor) -> ms.Tensor:
-        """Apply the block: (B, T, D) -> (B, T, D), T at most max_length."""
-        x_BTD = x_BTD + self.attention(self.shared(self.norm1(x_BTD)))
+    def construct(self, x_BTD: ms.Tensor, random_2: ms.Tensor | None = None) -> ms.Tensor:
+        """Apply the block: (B, T, D) -> (B, T, D), T at most max_length; with dropout, by the column `RANDOM`."""
+        mixed_BTD = self.attention(self.shared(self.norm1(x_BTD)))
+        x_BTD = x_BTD + (self.drop1(mixed_BTD, random_2) if self.drops else mixed_BTD)
         y_BTD = self.shared(self.norm2(x_BTD))
-        return x_BTD + self.down(ops.silu(self.gate(y_BTD)) * self.up(y_BTD))
+        y_BTD = self.down(ops.silu(self.gate(y_BTD)) * self.up(y_BTD))
+        return x_BTD + (self.drop2(y_BTD, random_2) if self.drops else y_BTD)
 
     def shared(self, x_BTD: ms.Tensor) -> ms.Tensor:
         """Enter what the shards compute together."""

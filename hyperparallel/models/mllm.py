@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 
+from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.tensor_parallel import WHOLE, TensorParallel
+from hyperparallel.errors import ConfigError
 from hyperparallel.models import decoder, vit, work
 from hyperparallel.models.config import DecoderConfig, MllmConfig, VisionConfig
 
@@ -27,19 +31,36 @@ def mllm(config: MllmConfig, tensor_parallel: TensorParallel = WHOLE) -> tuple[L
             so `TensorParallel(size)` is enough to list and count the layers.
 
     Raises:
-        ConfigError: T does not divide `heads`, `kv_heads` or `ffn`.
+        ConfigError: T does not divide `heads`, `kv_heads` or `ffn`, or `freeze` names no layer.
 
     Returns:
         Layers of the parts `vision` (patch, blocks, merger) and `llm` (embed, blocks, head). The last returns
         the loss, its weight, and the metrics `exact` and `samples`.
     """
     vision = () if config.vision is None else _vision(config.vision, config.llm.width, tensor_parallel)
-    return vision + _llm(config.llm, config.image_token if vision else None, tensor_parallel)
+    layers = vision + _llm(config.llm, config.image_token if vision else None, tensor_parallel)
+    return _frozen(layers, config.freeze)
+
+
+def _frozen(layers: Sequence[Layer], patterns: Sequence[str]) -> tuple[Layer, ...]:
+    """Freeze the layers whose names fit one of the patterns."""
+    for pattern in patterns:
+        if not any(fnmatchcase(layer.name, pattern) for layer in layers):
+            raise ConfigError(
+                f"model.freeze names {pattern!r}, which no layer is called; they are {layers[0].name} .. "
+                f"{layers[-1].name}: a whole part is 'vision.*', everything but the projector 'vision.patch', "
+                "'vision.blocks.*' and 'llm.*'"
+            )
+    return tuple(
+        replace(layer, trainable=False) if any(fnmatchcase(layer.name, one) for one in patterns) else layer
+        for layer in layers
+    )
 
 
 def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> tuple[Layer, ...]:
     parallel.check(**{"vision.heads": config.heads, "vision.ffn": config.ffn})
     layer = partial(Layer, part="vision", trainable=config.trainable)
+    random = (RANDOM,) if config.dropout else ()
 
     def patches(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
         return [(shapes["pixel_values"][0], config.patches, config.width)]
@@ -56,7 +77,8 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
         *(
             layer(
                 f"vision.blocks.{index}",
-                build=partial(vit.VisionBlock, config, parallel),
+                build=partial(vit.VisionBlock, config, parallel, f"vision.blocks.{index}"),
+                columns=random,
                 work=partial(work.vision_block, config, parallel.size),
                 traffic=partial(work.vision_block_traffic, config, parallel.size),
                 sharded=vit.block_shards(config) if parallel.size > 1 else {},
@@ -77,6 +99,7 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
 def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParallel) -> tuple[Layer, ...]:
     parallel.check(**{"llm.heads": config.heads, "llm.kv_heads": config.kv_heads, "llm.ffn": config.ffn})
     layer = partial(Layer, part="llm", trainable=config.trainable)
+    random = (RANDOM,) if config.dropout else ()
     embed = (
         partial(decoder.TextEmbed, config)
         if image_token is None
@@ -98,7 +121,8 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
         *(
             layer(
                 f"llm.blocks.{index}",
-                build=partial(decoder.DecoderBlock, config, parallel),
+                build=partial(decoder.DecoderBlock, config, parallel, f"llm.blocks.{index}"),
+                columns=random,
                 work=partial(work.decoder_block, config, parallel.size),
                 traffic=partial(work.decoder_block_traffic, config, parallel.size),
                 sharded=decoder.block_shards(config) if parallel.size > 1 else {},

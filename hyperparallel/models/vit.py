@@ -12,6 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
+from hyperparallel.cells.dropout import Dropout
 from hyperparallel.cells.tensor_parallel import WHOLE, Enter, Shard, TensorParallel
 from hyperparallel.models.attention import attend, rotary_tables, rotate
 from hyperparallel.models.config import VisionConfig
@@ -75,9 +76,10 @@ class VisionBlock(nn.Cell):
         config: sizes of the encoder.
         parallel: this worker's place among the T workers that share the block, alone by default; T divides heads and
             ffn.
+        name: of the layer, which its dropout depends on.
     """
 
-    def __init__(self, config: VisionConfig, parallel: TensorParallel = WHOLE) -> None:
+    def __init__(self, config: VisionConfig, parallel: TensorParallel = WHOLE, name: str = "") -> None:
         super().__init__()
         width, scale, shards = config.width, depth_scale(config.depth), block_shards(config)
         self.heads = config.heads // parallel.size
@@ -93,11 +95,17 @@ class VisionBlock(nn.Cell):
         self.norm2 = nn.LayerNorm([width], epsilon=_EPSILON)
         self.up = column_dense(width, shards["up.weight"], bias=True, parallel=parallel)
         self.down = row_dense(width, shards["down.weight"], bias=True, scale=scale, parallel=parallel)
+        self.drops = config.dropout > 0
+        if self.drops:
+            self.drop1 = Dropout(config.dropout, width, f"{name}.attention")
+            self.drop2 = Dropout(config.dropout, width, f"{name}.mlp")
 
-    def construct(self, x_NPD: ms.Tensor) -> ms.Tensor:
-        """Apply the block: (N, P, D) -> (N, P, D)."""
-        x_NPD = x_NPD + self.attention(self.shared(self.norm1(x_NPD)))
-        return x_NPD + self.down(gelu(self.up(self.shared(self.norm2(x_NPD)))))
+    def construct(self, x_NPD: ms.Tensor, random_2: ms.Tensor | None = None) -> ms.Tensor:
+        """Apply the block: (N, P, D) -> (N, P, D); with dropout, by the column `RANDOM`."""
+        mixed_NPD = self.attention(self.shared(self.norm1(x_NPD)))
+        x_NPD = x_NPD + (self.drop1(mixed_NPD, random_2) if self.drops else mixed_NPD)
+        y_NPD = self.down(gelu(self.up(self.shared(self.norm2(x_NPD)))))
+        return x_NPD + (self.drop2(y_NPD, random_2) if self.drops else y_NPD)
 
     def shared(self, x_NPD: ms.Tensor) -> ms.Tensor:
         """Enter what the shards compute together."""

@@ -19,6 +19,7 @@ import numpy as np
 from hyperparallel.algebra import Action, Plan
 from hyperparallel.algebra.footprint import footprint
 from hyperparallel.algebra.program import SEND_B, SEND_F, B, F, Piece, micro_batch
+from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.cells.layer import Layer, model_spec
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.stepwise import Runner
@@ -139,7 +140,7 @@ def measure_layers(config: Config, layers: Sequence[Layer], transport: Transport
         for index in range(len(layers))
     ]
     feed = build_feed(config, "train")
-    columns = tuple(dict.fromkeys(column for layer in layers for column in layer.columns))
+    columns = tuple(dict.fromkeys(column for layer in layers for column in layer.columns if column != RANDOM))
     micro_batches = [feed.micro_batch(0, m, columns) for m in range(config.training.micro_batches)]
     laps = [[_time_layers(slabs, batch) for batch in micro_batches] for _ in range(3)]
     mine = np.median(np.array(laps[1:]), axis=0).mean(axis=0)

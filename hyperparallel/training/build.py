@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hyperparallel.algebra import Plan, parse
+from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.optimizer import AdamW
-from hyperparallel.cells.shapes import TensorSpec
+from hyperparallel.cells.shapes import RANDOM_SPEC, TensorSpec
 from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.cost import Costs
 from hyperparallel.data import IGNORE, Digits, Files, FilesConfig, StepFeed, make_source
@@ -38,13 +39,14 @@ def build_layers(config: Config, tensor_parallel: TensorParallel | None = None) 
     return mllm(config.model, tensor_parallel or TensorParallel(config.parallel.tensor_parallel))
 
 
-def build_feed(config: Config, split: str, replica: int = 0) -> StepFeed:
-    """Build the data of one replica.
+def build_feed(config: Config, split: str, replica: int = 0, first_sample: int = 0) -> StepFeed:
+    """Build the data of one replica; a step of it is a pass over the plan, `training.accumulate` to an optimizer step.
 
     Args:
         config: gives source, batch and model.
         split: `train` or `held_out`.
         replica: 0..D-1.
+        first_sample: sample that step 0 begins with, or would.
 
     Raises:
         ConfigError: the ids of the data do not fit the model.
@@ -56,8 +58,20 @@ def build_feed(config: Config, split: str, replica: int = 0) -> StepFeed:
     source = make_source(data, vision.tokens_per_image if vision else 1, split)
     _check_ids(config, source)
     room = None if config.run.mode == "stepwise" else room_of(config)
+    if training.batch_size % training.accumulate:
+        raise ConfigError(
+            f"training.batch_size = {training.batch_size} cannot be cut into training.accumulate = "
+            f"{training.accumulate} passes; make it a multiple"
+        )
     return StepFeed(
-        source, training.batch_size, training.micro_batches, replicas_fed(config), replica, PAD_TO_MULTIPLE, room
+        source,
+        training.batch_size // training.accumulate,
+        training.micro_batches,
+        replicas_fed(config),
+        replica,
+        PAD_TO_MULTIPLE,
+        room,
+        first_sample,
     )
 
 
@@ -67,8 +81,9 @@ def replicas_fed(config: Config) -> int:
 
 
 def samples_of(config: Config) -> int:
-    """Return the samples of one micro-batch as it is fed."""
-    return config.training.batch_size // (config.training.micro_batches * replicas_fed(config))
+    """Return the samples of one micro-batch as it is fed; of the largest where they are not equal."""
+    training = config.training
+    return -(-training.batch_size // (training.accumulate * training.micro_batches * replicas_fed(config)))
 
 
 def label_count(batch: Sequence[Mapping[str, np.ndarray]]) -> float:
@@ -90,6 +105,8 @@ def column_specs(config: Config) -> dict[str, TensorSpec]:
     room = room_of(config)
     texts = dict.fromkeys(("input_ids", "labels"), TensorSpec((samples_of(config), room.tokens), "int32"))
     vision = config.model.vision
+    if config.model.llm.dropout or (vision and vision.dropout):
+        texts[RANDOM] = RANDOM_SPEC
     if vision is None:
         return texts
     size = (vision.channels, vision.image_size, vision.image_size)

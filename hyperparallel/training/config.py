@@ -49,13 +49,26 @@ class Training(_Section):
     betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="decay rates of Adam's moments, in [0, 1)")
     eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
     clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0 turns clipping off")
-    seed: int = Field(0, ge=0, description="seed of the initial weights")
+    seed: int = Field(0, ge=0, description="seed of the initial weights and of dropout")
+    accumulate: int = Field(1, ge=1, description="passes over the plan per optimizer step (stepwise)")
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        "stop", description="a loss or gradient that is no finite number ends the job, or its step is left out"
+    )
+    loss_scale: float = Field(65536.0, ge=1, description="factor on the loss of a float16 job at its start")
+    loss_scale_window: int = Field(1000, ge=1, description="steps without overflow after which it doubles")
 
 
 class Evaluation(_Section):
     """The held-out split after training."""
 
     samples: int = Field(0, ge=0, description="held-out samples to read after training; 0 skips it")
+
+
+class Checkpoint(_Section):
+    """What is kept so that a job can go on after it ended."""
+
+    every: int = Field(0, ge=0, description="steps from one checkpoint to the next; 0: at the end only")
+    keep: int = Field(3, ge=1, description="the newest that are kept")
 
 
 class Run(_Section):
@@ -67,10 +80,10 @@ class Run(_Section):
         "pipeline engine (Ascend, Sharded regions only)",
     )
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", description="type that the layers compute in; weights stay float32 (graph)"
+        "float32", description="type that the layers compute in; weights stay float32"
     )
     recompute: tuple[int, ...] | Literal["all"] = Field(
-        (), description="stages whose forward runs again in the backward instead of being kept (graph)"
+        (), description="stages whose forward runs again in the backward instead of being kept"
     )
     max_images: int | None = Field(None, ge=1, description="images a micro-batch is padded to (graph); default: most")
     max_tokens: int | None = Field(None, ge=1, description="tokens a text is padded to (graph); default: most")
@@ -79,6 +92,7 @@ class Run(_Section):
     )
     out: str = Field("runs/train", description="folder for runs; each start makes a new one inside")
     jit: bool = Field(True, description="false runs op by op, for debugging")
+    timeout_s: float = Field(600.0, gt=0, description="seconds that a rank waits for another before it gives up")
     trace_step: int | None = Field(None, ge=0, description="step whose trace is written, beside the predicted one")
 
     def recomputed(self, stages: int) -> tuple[int, ...]:
@@ -130,7 +144,19 @@ class Config(_Section):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     cost: Cost = Field(default_factory=Cost)
     planner: Planner = Field(default_factory=Planner)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     run: Run = Field(default_factory=Run)
+    init_from: str | None = Field(None, description="weights to start from: a file of hyperparallel export, or a run")
+    resume: str | None = Field(None, description="run folder, or one checkpoint of it, to go on from")
+
+    @model_validator(mode="after")
+    def _starts_once(self) -> Config:
+        if self.init_from is not None and self.resume is not None:
+            raise ValueError(
+                f"init_from = {self.init_from!r} and resume = {self.resume!r} are both given; resume takes weights, "
+                "optimizer and place in the data from its run, so leave init_from out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _traces_a_step_that_runs(self) -> Config:

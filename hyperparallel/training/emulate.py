@@ -23,8 +23,8 @@ from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Transport
 from hyperparallel.training.bench import measure_messages, processor
 from hyperparallel.training.emulated_lines import JOB, PROGRESS, RESULT
+from hyperparallel.training.metrics import MetricsFile, write_json
 from hyperparallel.training.trace import sum_integers
-from hyperparallel.training.trainer import MetricsFile, write_json
 
 _LEAD = 0.03  # seconds between agreeing on a common start and starting
 _PART = "emulated"  # of the made-up model; its layers are never built

@@ -14,14 +14,20 @@ from datetime import datetime
 from pathlib import Path
 
 from hyperparallel.errors import ConfigError, HyperParallelError
-from hyperparallel.training.launch import end_job, has_ranks, start_job, worker_logs
+from hyperparallel.training.cause import explain_failure
+from hyperparallel.training.launch import end_job, start_job
 from hyperparallel.training.progress import follow
+from hyperparallel.training.watch import SCHEDULER, Watch
 
 RUN_FOLDER = "HYPERPARALLEL_RUN_FOLDER"
 """Environment variable by which the starter tells the ranks the folder of this run."""
 
-
+_STARTS = 3  # times a job is started because the port of its scheduler was taken
+_PORT_TAKEN = "Failed to init the tcp server"  # what MindSpore's scheduler says then
+_GRACE = 5.0  # seconds between the first failure of a rank and the end of all, for the others to say what they wait for
 _PATIENCE = 15.0  # seconds between the end of the last rank and that of the job
+_ECHO = 1.0  # seconds in which a second SIGTERM is taken for the first; `timeout` sends two
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class JobError(HyperParallelError):
@@ -48,7 +54,14 @@ def new_run_folder(out: str) -> Path:
     raise ConfigError(f"run.out = {out!r}: 1000 runs started within one second; wait a moment")
 
 
-def run_job(arguments: Sequence[str], workers: int, folder: Path, metrics: str, report: Callable[[dict], None]) -> None:
+def run_job(
+    arguments: Sequence[str],
+    workers: int,
+    folder: Path,
+    metrics: str,
+    report: Callable[[dict], None],
+    stop_s: float | None = None,
+) -> None:
     """Run `python ARGUMENTS` on all ranks until the job ends.
 
     Args:
@@ -57,51 +70,124 @@ def run_job(arguments: Sequence[str], workers: int, folder: Path, metrics: str, 
         folder: of this run; logs go to its `logs`.
         metrics: file in the folder whose JSON lines are reported as they come.
         report: called with each line.
+        stop_s: seconds that the ranks may take to save and end after SIGTERM, which is handed to them; a second one
+            ends all at once. None: the first one does.
 
     Raises:
-        JobError: a rank failed; says which, with the end of its log.
+        JobError: a process of the job failed, or the ranks took too long to stop; says which, and where its log is.
     """
+    done: list[int] = []
+
+    def noted(line: dict) -> None:
+        if "step" in line:
+            done[:] = [line["step"]]
+        report(line)
+
     logs = folder / "logs"
-    with _terminable():
-        job = start_job(arguments, workers, logs, {RUN_FOLDER: str(folder)})
-        try:
-            follow(folder / metrics, _Running(job, logs), report)
-        finally:
-            end_job(job)
-    if job.returncode != 0:
-        raise JobError(_failure(logs))
+    wish = _Wish(stop_s)
+    with _heard(wish):
+        for _ in range(_STARTS):
+            job = start_job(arguments, workers, logs, {RUN_FOLDER: str(folder)}, keep_sigterm=stop_s is not None)
+            watch = Watch(job, workers, logs)
+            try:
+                follow(folder / metrics, _Running(job, watch, wish), noted)
+                code = job.poll()
+            finally:
+                with _unheard():
+                    end_job(job)
+            if code == 0:
+                return
+            if not _port_taken(watch, logs) or (folder / metrics).exists():
+                break
+    if wish.late:
+        raise JobError(
+            f"the ranks did not end within {stop_s:g} s of SIGTERM and were killed; their logs are in {logs}"
+        )
+    raise JobError(explain_failure(watch, code, logs, done[0] if done else None))
+
+
+class _Wish:
+    """SIGTERM to the starter: handed on to the ranks first, the end of all if it comes again."""
+
+    def __init__(self, stop_s: float | None):
+        self._stop_s = stop_s
+        self._asked: float | None = None
+
+    def hear(self, number: int, _: object) -> None:
+        """Handle a signal."""
+        now = time.monotonic()
+        if self._stop_s is None or number != signal.SIGTERM or (self._asked is not None and now > self._asked + _ECHO):
+            sys.exit(128 + number)
+        if self._asked is None:
+            self._asked = now
+
+    @property
+    def asked(self) -> bool:
+        """Whether the ranks are to save and end."""
+        return self._asked is not None
+
+    @property
+    def late(self) -> bool:
+        """Whether they take too long."""
+        return self._asked is not None and time.monotonic() > self._asked + self._stop_s
 
 
 class _Running:
-    """Tell whether a job runs. When all ranks are gone it soon ends; not so if one failed before it had joined.
+    """Tell whether to wait for a job, and hand SIGTERM on to its ranks.
 
-    The scheduler then waits ten minutes for it, and `msrun` for the scheduler.
+    A job does not always end by itself: when a rank failed before all had joined, the scheduler waits ten minutes for
+    it and `msrun` for the scheduler; when `msrun` has ended, its ranks go on.
     """
 
-    def __init__(self, job: subprocess.Popen, logs: Path):
-        self._job, self._logs = job, logs
-        self._look, self._alive = 0.0, time.monotonic()
+    def __init__(self, job: subprocess.Popen, watch: Watch, wish: _Wish):
+        self._job, self._watch, self._wish = job, watch, wish
+        self._told = False
+        self._until: float | None = None
 
     def __call__(self) -> bool:
-        now = time.monotonic()
-        if now >= self._look:
-            self._look = now + 1.0  # listing processes is not free
-            if not worker_logs(self._logs) or has_ranks(self._job):
-                self._alive = now
-        return self._job.poll() is None and now - self._alive < _PATIENCE
+        watch = self._watch
+        watch.look()
+        if self._wish.asked and not self._told and watch.complete:
+            self._told = True
+            watch.signal_ranks(signal.SIGTERM)
+        if self._until is None and (watch.first or watch.ranks_ended):
+            self._until = time.monotonic() + (_GRACE if watch.first else _PATIENCE)
+        all_said = watch.first and (watch.ranks_ended or SCHEDULER in watch.first)
+        if self._job.poll() is not None or self._wish.late or all_said:
+            return False
+        return self._until is None or time.monotonic() < self._until
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that who ends the starter (`timeout`, a scheduler) ends its ranks too."""
+def _heard(wish: _Wish) -> Iterator[None]:
+    """Turn SIGTERM, and the end of the terminal, into what becomes of the ranks too."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # under nohup, the terminal's end is of no interest
+            signal.signal(number, wish.hear)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Let no signal interrupt the end of a job's processes."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _port_taken(watch: Watch, logs: Path) -> bool:
+    log = logs / "scheduler.log"
+    return SCHEDULER in watch.first and _PORT_TAKEN in log.read_text(encoding="utf-8", errors="replace")
 
 
 def has_starter() -> bool:
@@ -112,22 +198,6 @@ def has_starter() -> bool:
 def run_folder(out: str) -> Path:
     """Return the folder of this run on a rank: the starter's, or a new one when started by hand."""
     return Path(os.environ[RUN_FOLDER]) if has_starter() else new_run_folder(out)
-
-
-def _failure(logs: Path) -> str:
-    """Quote the log of the rank that failed by itself rather than one that `msrun` ended after it."""
-    worker = worker_logs(logs)
-    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in worker}
-    for path, text in texts.items():
-        said = [line for line in text.splitlines() if line.startswith("hyperparallel: ")]
-        if said:
-            return f"{path.stem} says: {said[-1].removeprefix('hyperparallel: ')} (logs: {logs})"
-    for path, text in texts.items():
-        if "Traceback" in text:
-            last = [line for line in text[text.rindex("Traceback") :].splitlines() if line and line[0] not in " -"]
-            cause = next((line for line in last[1:] if "Error" in line or "Exception" in line), last[-1])
-            return f"the job failed on {path.stem}: {cause} (the whole traceback is in {path})"
-    return f"the job failed without a traceback; read the logs in {logs} (a rank may have been killed)"
 
 
 def say(text: str) -> None:

@@ -1,19 +1,41 @@
-"""Start the ranks of a job with `msrun` on this machine."""
+"""Start the ranks of a job with `msrun` on this machine, and end all of its processes."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from hyperparallel.errors import ConfigError
+
+_MARK = "HYPERPARALLEL_JOB"  # environment variable that all processes of a job have, each job with a value of its own
+_PATIENCE = 10.0  # seconds for killed processes to go
+
+
+class Job(subprocess.Popen):
+    """The `msrun` of a job.
+
+    Args:
+        command: its command line.
+        environment: of all processes of the job.
+        output: file for what it prints.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: Path):
+        self.mark = f"{os.getpid()}-{time.time_ns()}"
+        environment = {**environment, _MARK: self.mark}
+        with open(output, "wb") as file:
+            # A session of its own: what the terminal sends to the starter (Ctrl-C) must not end msrun before the ranks.
+            super().__init__(command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def is_worker() -> bool:
@@ -25,8 +47,12 @@ def is_worker() -> bool:
 
 
 def start_job(
-    arguments: Sequence[str], workers: int, log_dir: Path, variables: Mapping[str, str] | None = None
-) -> subprocess.Popen:
+    arguments: Sequence[str],
+    workers: int,
+    log_dir: Path,
+    variables: Mapping[str, str] | None = None,
+    keep_sigterm: bool = False,
+) -> Job:
     """Start `python ARGUMENTS` once per rank under `msrun`.
 
     Every rank gets one compute thread: more than that makes ranks compete for the cores and any comparison of
@@ -37,6 +63,8 @@ def start_job(
         workers: number of ranks >= 1.
         log_dir: folder for `worker_N.log` and `scheduler.log`; it is emptied first.
         variables: further environment variables for the ranks.
+        keep_sigterm: start all processes with SIGTERM blocked, for ranks that unblock it when they can obey
+            (`StopRequest`); until then it is kept for them.
 
     Raises:
         ConfigError: `msrun` is not installed beside this Python.
@@ -66,34 +94,52 @@ def start_job(
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
-    with open(log_dir / "msrun.log", "wb") as output:
-        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    with _blocked(keep_sigterm):
+        return Job(command, environment, log_dir / "msrun.log")
 
 
 def end_job(job: subprocess.Popen) -> None:
-    """End a job and all processes of it; `msrun` alone would leave its ranks running. A job that has ended stays so."""
+    """End a job and all processes of it, at once; `msrun` alone would leave its ranks running.
+
+    Args:
+        job: of `start_job`, also one whose `msrun` has ended already; or any other process.
+    """
+    processes = []
     if job.poll() is None:
         processes = psutil.Process(job.pid).children(recursive=True)
         job.kill()
+        job.wait()
+    end = time.monotonic() + _PATIENCE
+    while (processes := [*processes, *_marked(job)]) and time.monotonic() < end:
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        job.wait()
-
-
-def has_ranks(job: subprocess.Popen) -> bool:
-    """Tell whether any rank of a job is alive; `msrun` makes each the leader of a session."""
-    with suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(job.pid).children():
-            with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                if process.status() != psutil.STATUS_ZOMBIE and os.getsid(process.pid) == process.pid:
-                    return True
-    return False
+        _, processes = psutil.wait_procs(processes, timeout=1.0)
 
 
 def worker_logs(log_dir: Path) -> list[Path]:
     """List the log files of the ranks, in order of rank."""
     return sorted(log_dir.glob("worker_*.log"), key=lambda path: int(path.stem.split("_")[1]))
+
+
+def _marked(job: subprocess.Popen) -> list[psutil.Process]:
+    """Find the processes of a job that live, whoever their parent is now."""
+    found = []
+    for process in psutil.process_iter() if isinstance(job, Job) else ():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == job.mark:
+                found.append(process)
+    return found
+
+
+@contextmanager
+def _blocked(wanted: bool) -> Iterator[None]:
+    """Block SIGTERM meanwhile, if wanted: processes started here inherit that, and none gets lost."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if wanted else ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _free_port() -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+_NAP = 0.05  # seconds between two looks at a job, each of which takes far less than 1 ms
+
 
 class Progress:
     """A bar over the steps of a job.
@@ -22,9 +24,8 @@ class Progress:
 
     def report(self, line: dict) -> None:
         """Show one line of metrics."""
-        self._bar.set_postfix_str(
-            f"loss {line['loss']:.4f}, {line['tokens_per_s']:.0f} tokens/s, {line['step_time'] * 1e3:.0f} ms"
-        )
+        loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
+        self._bar.set_postfix_str(f"loss {loss}, {line['tokens_per_s']:.0f} tokens/s, {line['step_time'] * 1e3:.0f} ms")
         self._bar.update(line["step"] + 1 - self._bar.n)
 
     def close(self) -> None:
@@ -53,4 +54,4 @@ def follow(path: Path, running: Callable[[], bool], report: Callable[[dict], Non
                     report(json.loads(line))
         if last:
             return
-        time.sleep(0.2)
+        time.sleep(_NAP)

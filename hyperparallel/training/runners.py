@@ -11,6 +11,7 @@ from hyperparallel.cells.annotate import check_annotate, check_net
 from hyperparallel.cells.annotate_runner import AnnotateRunner
 from hyperparallel.cells.graph import GraphRunner
 from hyperparallel.cells.layer import Layer
+from hyperparallel.cells.loss_scale import LossScale
 from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Transport
 from hyperparallel.errors import ConfigError
@@ -69,6 +70,9 @@ def build_runner(config: Config, plan: Plan, layers: Sequence[Layer], transport:
             optimizer=build_optimizer(config),
             seed=config.training.seed,
             jit=config.run.jit,
+            dtype=config.run.dtype,
+            recompute=recomputed(config, plan),
+            scale=_loss_scale(config),
         )
     ms.set_context(mode=ms.GRAPH_MODE)
     settings = {
@@ -87,7 +91,15 @@ def build_runner(config: Config, plan: Plan, layers: Sequence[Layer], transport:
         dtype=config.run.dtype,
         recompute=recomputed(config, plan),
         wires=config.run.wires,
+        scale=_loss_scale(config),
+        skips=config.training.on_nonfinite == "skip",
     )
+
+
+def _loss_scale(config: Config) -> LossScale:
+    """Return the factor on the loss; of types with the range of float32 it stays 1."""
+    value = config.training.loss_scale if config.run.dtype == "float16" else 1.0
+    return LossScale(value, config.training.loss_scale_window)
 
 
 def recomputed(config: Config, plan: Plan) -> tuple[int, ...]:
@@ -124,12 +136,23 @@ def check_runner(config: Config, plan: Plan, device: str | None = None) -> None:
     _check_steps(config, plan)
     if run.mode == "annotate":
         _check_annotated(config, plan, device)
-    if run.mode in ("stepwise", "annotate"):
-        for key, value, default in (("dtype", run.dtype, "float32"), ("recompute", run.recompute, ())):
-            if value != default:
-                raise ConfigError(f"run.{key} = {value!r} needs run.mode: graph; {run.mode} has no {key} yet")
     if run.mode == "stepwise":
+        if run.dtype == "bfloat16":
+            raise ConfigError(
+                "run.dtype: bfloat16 needs run.mode: graph on Ascend; stepwise hands tensors over as numpy arrays, "
+                "which have no such type: use float16 or float32"
+            )
+        if run.dtype != "float32" and not run.jit:
+            raise ConfigError(
+                f"run.dtype: {run.dtype} needs run.jit: true; op by op MindSpore would compute the loss in it too"
+            )
         return
+    if config.training.accumulate > 1:
+        passes, count = config.training.accumulate, config.training.micro_batches
+        raise ConfigError(
+            f"training.accumulate = {passes} needs run.mode: stepwise; a graph ({run.mode}) is a whole step: set "
+            f"training.micro_batches to {passes * count} and leave accumulate out, which gives the same numbers"
+        )
     if run.trace_step is not None:
         raise ConfigError(
             f"run.trace_step needs run.mode: stepwise; a graph ({run.mode}) has no Python between its actions to read "
@@ -165,6 +188,19 @@ def _check_steps(config: Config, plan: Plan) -> None:
 def _check_annotated(config: Config, plan: Plan, device: str) -> None:
     """Refuse what MindSpore's engine cannot do."""
     check_annotate(plan)
+    run, model = config.run, config.model
+    dropout = max(model.llm.dropout, model.vision.dropout if model.vision else 0.0)
+    for key, value, default in (
+        ("run.dtype", run.dtype, "float32"),
+        ("run.recompute", run.recompute, ()),
+        ("checkpoint.every", config.checkpoint.every, 0),
+        ("resume", config.resume, None),
+        ("init_from", config.init_from, None),
+        ("training.on_nonfinite", config.training.on_nonfinite, "stop"),
+        ("model dropout", dropout, 0.0),
+    ):
+        if value != default:
+            raise ConfigError(f"{key} = {value!r} needs run.mode: graph or stepwise; annotate does not have it")
     if config.evaluation.samples:
         raise ConfigError(
             f"evaluation.samples = {config.evaluation.samples} needs run.mode: graph or stepwise; annotate only "

@@ -18,7 +18,6 @@ from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.step_result import read_by
 from hyperparallel.cells.stepwise import Runner
 from hyperparallel.data import StepFeed
-from hyperparallel.data.feed import columns_by_micro_batch
 from hyperparallel.planner.limits import parse_limit
 from hyperparallel.planner.reorder import reorder
 from hyperparallel.planner.step import replan
@@ -35,11 +34,13 @@ class Step(NamedTuple):
         plan: the step's own, None for the job's.
         batch: M micro-batches with the columns that this rank reads.
         metrics: what deciding it took and gains.
+        order: number in the data of the micro-batch in each place; None where they come in order.
     """
 
     plan: Plan | None
     batch: MicroBatches
     metrics: dict[str, Any]
+    order: tuple[int, ...] | None
 
 
 class Steps:
@@ -90,15 +91,16 @@ class Steps:
             ahead = pool.submit(self._make, runner, first) if first < last else None
             for step in range(first, last):
                 assert ahead is not None, "a step was not asked for"
-                ready = ahead.result()
+                with self.feed.loads.waiting(step):
+                    ready = ahead.result()
                 ahead = pool.submit(self._make, runner, step + 1) if step + 1 < last else None
                 yield ready
 
     def _make(self, runner: Runner, step: int) -> Step:
         metrics: dict[str, Any] = {}
-        plan, requests = None, runner.requests
+        plan, requests, order = None, runner.requests, None
         if self._config.planner.reorder:
-            self.order(step)
+            order = self.order(step)
             metrics["reorder_gain"] = round(self.gains.pop(step), 4)
         if self._config.planner.replan == "step":
             start = time.perf_counter()
@@ -106,6 +108,6 @@ class Steps:
             metrics["replan_ms"] = round(1e3 * (time.perf_counter() - start), 3)
             requests = read_by(runner.slabs, plan.programs[runner.rank])
         batch: MicroBatches = [{} for _ in range(self._plan.micro_batches)]
-        for mb, columns in columns_by_micro_batch(requests).items():
-            batch[mb] = self.feed.micro_batch(step, mb, columns)
-        return Step(plan, batch, metrics)
+        for mb, columns in self.feed.load(step, requests).items():
+            batch[mb] = columns
+        return Step(plan, batch, metrics, order)

@@ -13,19 +13,30 @@ from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.walk import Record
 from hyperparallel.cost import simulate
+from hyperparallel.data.loads import KEPT, Loads
 from hyperparallel.training.build import estimate_costs
 from hyperparallel.training.config import Config
 from hyperparallel.views.files import write_files
-from hyperparallel.views.perfetto import side_by_side, to_bytes, trace, trace_of_records
+from hyperparallel.views.loading import Loading
+from hyperparallel.views.perfetto import later, side_by_side, to_bytes, trace, trace_of_records
 
 MEASURED, PREDICTED, BOTH = "trace.json", "predicted.json", "side_by_side.json"
 """Files in the run folder."""
 
+_COLUMNS = ("start", "end", "number")
+"""Of the table that is gathered: nanoseconds since 1970; bytes of a message, or the step of a load."""
 _BITS = 21  # of an integer that a float32 carries exactly, in sums with zeros too
 _DIGITS = 3
 
 
-def write_step_traces(config: Config, layers: Sequence[Layer], runner: Runner, folder: Path | None) -> None:
+def write_step_traces(
+    config: Config,
+    layers: Sequence[Layer],
+    runner: Runner,
+    folder: Path | None,
+    loads: Loads | None = None,
+    step: int = 0,
+) -> None:
     """Bring the records of the step that just ran to rank 0, which writes the traces; every rank calls this.
 
     Args:
@@ -33,20 +44,25 @@ def write_step_traces(config: Config, layers: Sequence[Layer], runner: Runner, f
         layers: the model.
         runner: recorded its last step; with replicas, the first one is shown.
         folder: where rank 0 writes; other ranks may have none.
+        loads: when this rank's data were made, to be shown beside the step; all ranks give them, or none does.
+        step: which one ran, as `loads` counts.
     """
-    records = gather_records(runner)
+    records, loading = gather_records(runner, loads, step)
     if runner.transport.rank != 0:
         return
     assert folder is not None, "rank 0 has no run folder"
     plan, costs = runner.plan, estimate_costs(config, runner.plan, layers)
-    measured = trace_of_records(plan, records)
+    measured = trace_of_records(plan, records, loading)
     predicted = trace(plan, costs, simulate(plan, costs), "ms")
-    both = side_by_side({"predicted": predicted, "measured": measured})
+    began = min((record.start for own in records for record in own), default=0.0)  # after data that were waited for
+    both = side_by_side({"predicted": later(predicted, began), "measured": measured})
     contents = {MEASURED: measured, PREDICTED: predicted, BOTH: both}
     write_files({folder / name: to_bytes(content) for name, content in contents.items()})
 
 
-def gather_records(runner: Runner) -> list[list[Record]]:
+def gather_records(
+    runner: Runner, loads: Loads | None = None, step: int = 0
+) -> tuple[list[list[Record]], list[Loading]]:
     """Return the records of every rank of the first replica and shard, on one clock.
 
     A table with a place for every action of every rank is summed over the job: it needs no shared folder and works
@@ -54,32 +70,64 @@ def gather_records(runner: Runner) -> list[list[Record]]:
 
     Args:
         runner: recorded its last step.
+        loads, step: see `write_step_traces`.
 
     Returns:
-        By rank; seconds since the first action of any rank began.
+        By rank, its records and what its loading thread did; seconds since the first of all that began.
     """
-    plan, records = runner.plan, runner.records
-    assert records is not None, "the step was not recorded"
+    plan = runner.plan
     width = max(map(len, plan.programs))
-    table = np.zeros((plan.ranks, width, 3), np.int64)  # nanoseconds of start and end since 1970, bytes
+    table = np.zeros((plan.ranks, width + KEPT + 1, len(_COLUMNS)), np.int64)
     if runner.replica == runner.shard == 0:
-        place = {action: index for index, action in enumerate(plan.programs[runner.rank])}
-        # The last record ended when the rank was through; so much for the zero of its clock.
-        ended = time.time_ns() - round((time.perf_counter() - runner.walked) * 1e9)
-        began = ended - round(max((record.end for record in records), default=0.0) * 1e9)
-        for record in records:
-            times = (began + round(record.start * 1e9), began + round(record.end * 1e9))
-            table[runner.rank, place[record.action]] = (*times, record.bytes)
+        _fill(table[runner.rank], width, runner, loads, step)
     table = sum_integers(runner.transport, table)
     first = min((int(start) for start in table[..., 0].flat if start), default=0)
-    return [
+    rows = [
         [
-            Record(action, (int(start) - first) / 1e9, (int(end) - first) / 1e9, int(size))
-            for action, (start, end, size) in zip(program, rows, strict=False)
-            if start
+            ((int(start) - first) / 1e9, (int(end) - first) / 1e9, int(number)) if start else None
+            for start, end, number in own
         ]
-        for program, rows in zip(plan.programs, table, strict=True)
+        for own in table
     ]
+    records = [
+        [Record(action, *times) for action, times in zip(program, own, strict=False) if times]
+        for program, own in zip(plan.programs, rows, strict=True)
+    ]
+    return records, [] if loads is None else [_loading(own[width:]) for own in rows]
+
+
+def _fill(own: np.ndarray, width: int, runner: Runner, loads: Loads | None, step: int) -> None:
+    """Write a rank's rows: its actions in the order of the program, from `width` on its loads, and last its wait."""
+    records = runner.records
+    assert records is not None, "the step was not recorded"
+    epoch = time.time_ns() - round(time.perf_counter() * 1e9)
+
+    def row(start: float, end: float, number: int) -> tuple[int, int, int]:
+        return epoch + round(start * 1e9), epoch + round(end * 1e9), number
+
+    # The last record ended when the rank was through; so much for the zero of its clock.
+    began = runner.walked - max((record.end for record in records), default=0.0)
+    place = {action: index for index, action in enumerate(runner.plan.programs[runner.rank])}
+    for action, start, end, size in records:
+        own[place[action]] = row(began + start, began + end, size)
+    if loads is None:
+        return
+    wait = loads.wait_of(step)
+    if wait is not None:
+        own[-1] = row(wait.start, wait.end, step)
+    first = began if wait is None else wait.start
+    beside = [load for load in loads.made() if load.end > first]
+    for index, load in enumerate(beside[-KEPT:], start=width):
+        own[index] = row(load.start, load.end, load.step)
+
+
+def _loading(rows: list[tuple[float, float, int] | None]) -> Loading:
+    """Name a rank's loads and its wait."""
+    *loads, wait = rows
+    return Loading(
+        [(f"load step {number}", start, end) for start, end, number in filter(None, loads)],
+        [] if wait is None else [("wait for data", *wait[:2])],
+    )
 
 
 def sum_integers(transport: Transport, values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,80 +12,175 @@ from typing import Any
 import numpy as np
 
 from hyperparallel.cells.layer import Layer
+from hyperparallel.cells.step_result import StepResult
 from hyperparallel.cells.transport import Transport
-from hyperparallel.data import StepFeed
-from hyperparallel.data.feed import StepData
+from hyperparallel.data import MicroBatchInfo, StepFeed
+from hyperparallel.data.feed import StepData, count_skipped, fingerprint
+from hyperparallel.errors import DataError
 from hyperparallel.training.build import build_feed, build_layers, replicas_fed
 from hyperparallel.training.config import Config, Training
+from hyperparallel.training.keeper import Keeper
+from hyperparallel.training.metrics import MetricsFile, peak_memory_mb, summarise, write_json
 from hyperparallel.training.planning import build_plan, check_equal_plans
 from hyperparallel.training.runners import AnyRunner, build_runner
 from hyperparallel.training.steps import MicroBatches, Step, Steps
+from hyperparallel.training.stop import StopRequest
 from hyperparallel.training.trace import write_step_traces
+from hyperparallel.training.untrained import untrained, warning
+
+_logger = logging.getLogger(__name__)
 
 
-def train(config: Config, transport: Transport, folder: Path, report: Callable[[dict], None] | None = None) -> dict:
+def train(
+    config: Config, transport: Transport, folder: Path | None, report: Callable[[dict], None] | None = None
+) -> dict:
     """Train and evaluate as the configuration says; every rank of the job calls this.
 
     Args:
         config: the job.
         transport: this rank's place in it.
-        folder: where rank 0 writes `metrics.jsonl` (a line per step), `summary.json` and what `run.trace_step` asks.
+        folder: where rank 0 writes `metrics.jsonl` (a line per step), `summary.json`, checkpoints and what
+            `run.trace_step` asks; the other ranks' is not used.
         report: called on rank 0 with each line of metrics.
 
     Raises:
-        HyperParallelError: the configuration does not fit together, or the job does not have P x D x T workers.
+        HyperParallelError: the configuration does not fit together, the job does not have P x D x T workers, or a step
+            cannot go on.
 
     Returns:
-        The summary, the same numbers on every rank.
+        The summary, the same numbers on every rank. After a SIGTERM to any rank it is that of the steps so far.
     """
-    layers = build_layers(config, transport.tensor_parallel(config.parallel.topology))
-    plan = build_plan(config, layers)
-    check_equal_plans(plan, transport)
-    runner = build_runner(config, plan, layers, transport)
-    # Sizes of the whole step, all replicas together: what throughput is measured in.
-    feeds = [build_feed(config, "train", replica) for replica in range(replicas_fed(config))]
-    steps = _steps(config, runner, layers, feeds[runner.replica])
-    lines: list[dict[str, Any]] = []
-    with MetricsFile(folder / "metrics.jsonl" if transport.rank == 0 else None) as metrics:
-        for step, (own_plan, batch, decided) in enumerate(steps):
+    with StopRequest() as stop:
+        return _Training(config, transport, folder, stop).run(report)
+
+
+class _Training:
+    """One rank's training: what is built once, and the step."""
+
+    def __init__(self, config: Config, transport: Transport, folder: Path | None, stop: StopRequest):
+        self.config, self.transport, self.folder, self.stop = config, transport, folder, stop
+        transport.timeout_s = config.run.timeout_s
+        self.layers = build_layers(config, transport.tensor_parallel(config.parallel.topology))
+        self.plan = build_plan(config, self.layers)
+        check_equal_plans(self.plan, transport)
+        self.runner = build_runner(config, self.plan, self.layers, transport)
+        self.keeper = Keeper(config, self.runner, folder)
+        # Sizes of the whole step, all replicas together: what throughput is measured in.
+        self.feeds = [
+            build_feed(config, "train", replica, self.keeper.first_sample) for replica in range(replicas_fed(config))
+        ]
+        self.feed = self.feeds[self.runner.replica]
+        self.passes = config.training.accumulate
+        self.lines: list[dict[str, Any]] = []
+
+    def run(self, report: Callable[[dict], None] | None) -> dict[str, Any]:
+        """Run all steps, then what follows them."""
+        last = self.config.training.steps
+        passes = _passes(self.config, self.runner, self.layers, self.feed, self.keeper.first_step, last)
+        stopped = False
+        with MetricsFile(self.folder / "metrics.jsonl" if self.transport.rank == 0 else None) as metrics:
+            for step in range(self.keeper.first_step, last):
+                line, stopped = self._step(step, passes)
+                self.lines.append(line)
+                metrics.write(line)
+                if report and self.transport.rank == 0:
+                    report(line)
+                self.keeper.after_step(line, is_last=stopped or step + 1 == last)
+                if stopped:
+                    break
+        return self._finish(stopped)
+
+    def _step(self, step: int, passes: Iterator[Step]) -> tuple[dict[str, Any], bool]:
+        """Run one optimizer step; return its line of metrics, and whether a rank was asked to stop."""
+        config, runner = self.config, self.runner
+        traced = step == config.run.trace_step
+        if config.run.trace_step is not None:
+            runner.records = [] if traced else None
+        rate = learning_rate(config.training, step)
+        start, waited, decided = time.perf_counter(), 0.0, {}
+        for number in range(self.passes):
+            own_plan, batch, decided, order = next(passes)
+            waited += self.feed.loads.waited
             if own_plan is not None:
                 runner.follow(own_plan)
-            if config.run.trace_step is not None:
-                runner.records = [] if step == config.run.trace_step else None
-            start = time.perf_counter()
-            result = runner.step(batch, learning_rate(config.training, step))
-            infos = [info for feed in feeds for info in feed.describe(step)]
-            line = {
-                "step": step,
-                "loss": result.loss,
-                "grad_norm": result.grad_norm,
-                "lr": learning_rate(config.training, step),
-                "step_time": time.perf_counter() - start,
-                "tokens": sum(info.tokens for info in infos),
-                "images": sum(info.images for info in infos),
-                **decided,
-            }
-            line["tokens_per_s"] = line["tokens"] / line["step_time"]
-            lines.append(line)
-            metrics.write(line)
-            if report and transport.rank == 0:
-                report(line)
-            if step == config.run.trace_step:
-                write_step_traces(config, layers, runner, folder)
-                runner.records = None
-    if config.planner.replan == "step":
-        runner.follow(plan)
-    summary = {"schedule": str(plan.schedule), **_summarise(lines), **evaluate(config, runner)}
-    if transport.rank == 0:
-        write_json(folder / "summary.json", summary)
-    return summary
+            if number + 1 < self.passes:
+                runner.accumulate(batch, order)
+        result = runner.step(batch, rate) if order is None else runner.step(batch, rate, order)
+        seconds = time.perf_counter() - start
+        bubble = getattr(runner, "bubble", None)
+        table = self._everybody(step, [self.stop.asked, bubble or 0.0, peak_memory_mb(), waited])
+        line = {**self._line(step, result, seconds), "lr": rate, **decided}
+        if bubble is not None:
+            line["bubble"] = [round(share, 4) for share in table[:, 1].tolist()]
+        line |= {"memory_peak_mb": round(float(table[:, 2].max()), 1), "data_wait": float(table[:, 3].max())}
+        if traced:
+            write_step_traces(config, self.layers, runner, self.folder, self.feed.loads, step)
+            runner.records = None
+        return line, bool(table[:, 0].any())
+
+    def _line(self, step: int, result: StepResult, seconds: float) -> dict[str, Any]:
+        infos = self._infos(step)
+        line = {
+            "step": step,
+            "loss": result.loss,
+            "grad_norm": result.grad_norm,
+            "step_time": seconds,
+            "tokens": sum(info.tokens for info in infos),
+            "images": sum(info.images for info in infos),
+            "updated": result.updated and math.isfinite(result.loss),
+            "skipped": count_skipped(self.feeds, self._parts(step)[-1]),
+        }
+        line["tokens_per_s"], line["images_per_s"] = line["tokens"] / seconds, line["images"] / seconds
+        if getattr(self.runner, "scale", None) is not None and self.runner.scale.dynamic:
+            line["loss_scale"] = self.runner.scale.value
+        return line
+
+    def _parts(self, step: int) -> range:
+        """Return which steps of the feed make an optimizer step."""
+        return range(step * self.passes, (step + 1) * self.passes)
+
+    def _infos(self, step: int) -> list[MicroBatchInfo]:
+        return [info for part in self._parts(step) for feed in self.feeds for info in feed.describe(part)]
+
+    def _everybody(self, step: int, own: Sequence[float]) -> np.ndarray:
+        """Bring some numbers of every worker to all, (workers, numbers); refuse to go on with different data."""
+        table = np.zeros((self.transport.size, len(own) + 1), np.float32)
+        table[self.transport.rank] = [*own, fingerprint(self.feeds, self._parts(step)[-1])]
+        table = self.transport.sum(table, range(self.transport.size))
+        other = np.flatnonzero(table[:, -1] != table[0, -1])
+        if len(other):
+            raise DataError(
+                f"step {step}: workers 0 and {other[0]} read different samples; give all of them the same files, and "
+                "do not change these while a job runs"
+            )
+        return table
+
+    def _finish(self, stopped: bool) -> dict[str, Any]:
+        """Sum up, evaluate unless the job was asked to stop, and write it down."""
+        if self.config.planner.replan == "step":
+            self.runner.follow(self.plan)
+        summary = {"schedule": str(self.plan.schedule), **summarise(self.lines), "stopped": stopped}
+        if self.keeper.last is not None:
+            summary["checkpoint"] = str(self.keeper.last)
+        if self.keeper.keeps and any(line["updated"] for line in self.lines):
+            summary["untrained"] = untrained(self.runner)
+            if summary["untrained"] and self.transport.rank == 0:
+                _logger.warning(warning(summary["untrained"], len(self.lines)))
+        if not stopped:
+            summary |= evaluate(self.config, self.runner)
+        if self.transport.rank == 0:
+            write_json(self.folder / "summary.json", summary)
+        return summary
 
 
-def _steps(config: Config, runner: AnyRunner, layers: Sequence[Layer], feed: StepFeed) -> Iterator[Step]:
-    """Yield what this rank runs in every step."""
+def _passes(
+    config: Config, runner: AnyRunner, layers: Sequence[Layer], feed: StepFeed, first: int, last: int
+) -> Iterator[Step]:
+    """Yield what this rank runs in every pass over its plan, `training.accumulate` of them for a step."""
+    span = (first * config.training.accumulate, last * config.training.accumulate)
     if config.planner.reorder or config.planner.replan == "step":
-        return Steps(config, runner.plan, layers, feed).stream(runner, 0, config.training.steps)
-    return (Step(None, batch, {}) for batch in batches(runner, feed, 0, config.training.steps))
+        return Steps(config, runner.plan, layers, feed).stream(runner, *span)
+    return (Step(None, batch, {}, None) for batch in batches(runner, feed, *span))
 
 
 def evaluate(config: Config, runner: AnyRunner) -> dict[str, float]:
@@ -97,12 +192,11 @@ def evaluate(config: Config, runner: AnyRunner) -> dict[str, float]:
     Returns:
         `held_out_loss`, `exact` and `samples`; nothing when `evaluation.samples` is 0.
     """
-    steps = math.ceil(config.evaluation.samples / config.training.batch_size)
-    if steps == 0:
+    if config.evaluation.samples == 0:
         return {}
     feed = build_feed(config, "held_out", runner.replica)
     loss = weight = exact = samples = 0.0
-    for batch in batches(runner, feed, 0, steps):
+    for batch in batches(runner, feed, 0, math.ceil(config.evaluation.samples / feed.batch_size)):
         result = runner.evaluate(batch)
         loss, weight = loss + result.loss * result.weight, weight + result.weight
         exact, samples = exact + result.metrics["exact"], samples + result.metrics["samples"]
@@ -130,47 +224,3 @@ def learning_rate(training: Training, step: int) -> float:
         return training.lr * (step + 1) / training.warmup_steps
     progress = (step - training.warmup_steps) / max(1, training.steps - 1 - training.warmup_steps)
     return training.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-class MetricsFile:
-    """Append JSON lines; without a path (ranks other than 0) do nothing."""
-
-    def __init__(self, path: Path | None):
-        self._file = path.open("w", encoding="utf-8") if path else None
-
-    def __enter__(self) -> MetricsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file:
-            self._file.close()
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Write one line at once, so whoever follows the file sees whole lines only."""
-        if self._file:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file beside its place and rename it, so it is never seen half-written."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def _summarise(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """Losses, and the median step time without the first steps, which compile."""
-    settled = lines[len(lines) // 4 :]
-    return {
-        "steps": len(lines),
-        "first_loss": lines[0]["loss"],
-        "last_loss": lines[-1]["loss"],
-        "step_time": float(np.median([line["step_time"] for line in settled])),
-        "tokens_per_s": float(np.median([line["tokens_per_s"] for line in settled])),
-        **{
-            key: float(np.mean([line[key] for line in settled]))
-            for key in ("reorder_gain", "replan_ms")
-            if key in lines[0]
-        },
-    }

@@ -2,7 +2,8 @@
 
 A process per rank with two tracks, `compute` and `messages`, and a counter of live activations. A SEND slice stands
 where the message leaves, a RECV slice where its consumer takes it; a flow arrow joins the two. Time is counted in
-whole nanoseconds here, so that slices of a track touch and never overlap, and written in microseconds.
+whole nanoseconds here, so that slices of a track touch and never overlap, and written in microseconds. A measured step
+may have a third track, `data`: what its loading thread did meanwhile; a wait for data stands on `compute`.
 
 Format: "Trace Event Format" (Google): X complete, M metadata, s / f flow, C counter.
 """
@@ -22,6 +23,7 @@ from hyperparallel.cost import Costs, Span, Timeline
 from hyperparallel.errors import HyperParallelError
 from hyperparallel.views.files import write_files
 from hyperparallel.views.live import live_curve
+from hyperparallel.views.loading import Loading, loading_events
 
 UNITS = {"s": 1e9, "ms": 1e6, "us": 1e3}
 """Nanoseconds per unit of time."""
@@ -77,7 +79,9 @@ def trace(plan: Plan, costs: Costs, timeline: Timeline, unit: str = "ms") -> dic
     return _trace(plan, spans, sent)
 
 
-def trace_of_records(plan: Plan, records_by_rank: Sequence[Iterable[Recorded]]) -> dict[str, Any]:
+def trace_of_records(
+    plan: Plan, records_by_rank: Sequence[Iterable[Recorded]], loading: Sequence[Loading] = ()
+) -> dict[str, Any]:
     """Make the trace of a step that really ran.
 
     Ranks do not begin a step at the same moment and their clocks differ. A rank is moved to later by the least that
@@ -87,9 +91,10 @@ def trace_of_records(plan: Plan, records_by_rank: Sequence[Iterable[Recorded]]) 
         plan: what ran.
         records_by_rank: per rank of one replica, its records: seconds since a moment that is about the same for
             all ranks, such as the beginning of the step.
+        loading: of the same ranks, on the same clocks; without, there is no track of it.
 
     Returns:
-        The content of a trace file, with the same tracks as `trace`.
+        The content of a trace file, with the same tracks as `trace`, and `data`.
     """
     rows: list[list[Span]] = []
     sends: list[dict[Action, Recorded]] = []
@@ -108,7 +113,19 @@ def trace_of_records(plan: Plan, records_by_rank: Sequence[Iterable[Recorded]]) 
         for action, record in own.items():
             begin, end = round(record.start * UNITS["s"]) + shift, round(record.end * UNITS["s"]) + shift
             sent[action] = (begin, end - begin, {"bytes": record.bytes})
-    return _trace(plan, spans, sent)
+    content = _trace(plan, spans, sent)
+    for rank, (own, shift) in enumerate(zip(loading, shifts, strict=False)):
+        data = _tid(plan.ranks, rank)  # tracks of this kind come after all others
+        content["traceEvents"] += loading_events(own, rank + 1, _tid(rank, 0), data, shift)
+    return content
+
+
+def later(content: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return a trace in which everything happens later."""
+    events = [
+        {**event, "ts": event["ts"] + 1e6 * seconds} if "ts" in event else event for event in content["traceEvents"]
+    ]
+    return {**content, "traceEvents": events}
 
 
 def side_by_side(traces: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mindspore import Parameter, Tensor
 from mindspore.experimental import optim
 
 from hyperparallel import AdamW, Costs, Layer, Plan, model_spec
+from hyperparallel.cells.dropout import RANDOM, random_key
 from hyperparallel.cells.layer import build_layer
 from hyperparallel.cells.tensor_parallel import WHOLE, TensorParallel
 from hyperparallel.data import COLUMNS, Digits, DigitsConfig, Sample, collate
@@ -47,6 +48,12 @@ class Case:
     evaluates: bool = False  # evaluate before every step too
     deep: bool = False  # one more block in each part
     parts: str = "vision+llm"  # "+gen" calls the last two layers so, "+audio" all vision layers but the first
+    passes: int = 1  # of the plan, to a step: each has micro_batches / passes of the micro-batches
+    dropout: float = 0.0
+    freeze: str = ""  # patterns of names of layers, separated by blanks
+    recompute: str = ""  # stages, separated by blanks
+    dtype: str = "float32"
+    scale: float = 1.0  # factor on the loss at the start
 
     @property
     def workers(self) -> int:
@@ -64,6 +71,8 @@ class Case:
 INLINE, GPIPE, TRANSPOSE = "1f1b(vision+llm)", "gpipe(vision+llm)", "transpose(vision) >> 1f1b(llm)"
 FILL = "transpose(vision, owner=balanced, place=fill) >> 1f1b(llm)"
 SPLIT = "transpose(vision, split=2) >> 1f1b(llm)"
+PROJECTOR = "vision.patch vision.blocks.* llm.*"
+HEAD = "vision.* llm.embed llm.blocks.*"
 
 CASES = [
     *(Case(schedule, ranks) for ranks in (1, 2, 4) for schedule in (INLINE, GPIPE, TRANSPOSE)),
@@ -107,6 +116,29 @@ CASES = [
     Case(FILL.replace("1f1b", "wave"), 2),
     Case(FILL.replace("fill", "fill, split=2").replace("1f1b", "zb"), 2, data_parallel=2),
     Case(FILL.replace(", place=fill", ""), 2),
+    # Micro-batches of one sample, each of its own length; and 8 samples in 3.
+    Case(INLINE, 1, micro_batches=8, pad=1),
+    Case(TRANSPOSE, 2, micro_batches=8, pad=1),
+    Case(TRANSPOSE, 2, micro_batches=3),
+    # Several passes to a step, of other lengths.
+    Case(TRANSPOSE, 2, passes=2, pad=1),
+    Case("zb(vision+llm)", 4, micro_batches=8, passes=2, pad=8),
+    Case(INLINE, 2, micro_batches=4, data_parallel=2, passes=2),
+    # Dropout: by micro-batch, so all of these cut the 8 samples into 4.
+    *(Case(schedule, ranks, dropout=0.2) for schedule, ranks in ((INLINE, 1), (TRANSPOSE, 2), (GPIPE, 4), (SPLIT, 2))),
+    Case(TRANSPOSE, 2, dropout=0.2, pad=8, recompute="0 1 2 3"),
+    Case(INLINE, 2, dropout=0.2, micro_batches=2, data_parallel=2),
+    Case(INLINE, 2, dropout=0.2, passes=2),
+    Case(FILL.replace("1f1b(llm)", "1f1b(llm)*2"), 2, dropout=0.2, evaluates=True),
+    # Forwards that run again.
+    Case(INLINE, 4, recompute="0 2 3"),
+    Case(TRANSPOSE, 2, recompute="0 1 3"),
+    # All but the projector is frozen, or all but the head: most ranks have nothing to train.
+    *(Case(schedule, ranks, freeze=PROJECTOR) for schedule, ranks in ((INLINE, 1), (INLINE, 4), (TRANSPOSE, 2))),
+    *(Case(schedule, ranks, freeze=HEAD, tied=False) for schedule, ranks in ((INLINE, 4), (TRANSPOSE, 2))),
+    Case(INLINE, 1, dtype="float16", scale=1024.0),
+    Case(TRANSPOSE, 2, dtype="float16", scale=1024.0),
+    Case("zb(vision+llm)", 4, dtype="float16", scale=1024.0),
 ]
 
 
@@ -121,14 +153,17 @@ def plan_of(case: Case, layers: tuple[Layer, ...]) -> Plan:
         split = plan.placement.split
         return Costs(compute, alpha=0.5, shares=[(1 / split,) * split] * plan.micro_batches)
 
-    return plan_line(case.schedule, spec, case.ranks, case.micro_batches, costs_of, Settings(engine="list")).plan
+    micro_batches = case.micro_batches // case.passes
+    return plan_line(case.schedule, spec, case.ranks, micro_batches, costs_of, Settings(engine="list")).plan
 
 
 def layers_of(case: Case, parallel: TensorParallel = WHOLE) -> tuple[Layer, ...]:
     """Build the model of a case: 3 vision layers, and 4 backbone layers, one for each of up to 4 ranks."""
     layers = mllm(
         MllmConfig(
-            vision=VisionConfig(width=16, depth=1 + case.deep, heads=2, ffn=32, trainable=case.vision),
+            vision=VisionConfig(
+                width=16, depth=1 + case.deep, heads=2, ffn=32, trainable=case.vision, dropout=case.dropout
+            ),
             llm=DecoderConfig(
                 vocab_size=16,
                 width=24,
@@ -139,8 +174,10 @@ def layers_of(case: Case, parallel: TensorParallel = WHOLE) -> tuple[Layer, ...]
                 max_length=32,
                 tied=case.tied,
                 trainable=case.llm,
+                dropout=case.dropout,
             ),
             image_token=3,
+            freeze=tuple(case.freeze.split()),
         ),
         parallel,
     )
@@ -164,10 +201,10 @@ def samples_of(step: int) -> tuple[Sample, ...]:
 
 def batch_of(step: int, case: Case, replica: int) -> list[dict[str, np.ndarray]]:
     """Cut a step's samples into the micro-batches of one replica."""
-    size = len(IMAGES) // (case.micro_batches * case.data_parallel)
-    first = replica * case.micro_batches * size
-    own = samples_of(step)[first : first + case.micro_batches * size]
-    return [collate(own[m * size : (m + 1) * size], COLUMNS, case.pad) for m in range(case.micro_batches)]
+    slots = case.micro_batches * case.data_parallel
+    at = [-(-slot * len(IMAGES) // slots) for slot in range(slots + 1)]
+    own = range(replica * case.micro_batches, (replica + 1) * case.micro_batches)
+    return [collate(samples_of(step)[at[slot] : at[slot + 1]], COLUMNS, case.pad) for slot in own]
 
 
 class Reference(NamedTuple):
@@ -179,48 +216,76 @@ class Reference(NamedTuple):
     final: dict[str, np.ndarray]
 
 
+class Kind(NamedTuple):
+    """What the numbers of a case depend on."""
+
+    vision: bool = True
+    llm: bool = True
+    tied: bool = True
+    dtype: str = "float32"
+    deep: bool = False
+    freeze: str = ""
+    dropout: float = 0.0
+
+
+def kind_of(case: Case) -> Kind:
+    """Return what the numbers of a case depend on: not the schedule, P, D, M, passes, padding or recompute."""
+    return Kind(**{field: getattr(case, field) for field in Kind._fields})
+
+
 @cache
-def reference(vision: bool, llm: bool, tied: bool, dtype: str = "float32", deep: bool = False) -> Reference:
-    """Train in one process without pipeline, computing in `dtype`."""
-    layers = layers_of(Case("", 1, vision=vision, llm=llm, tied=tied, deep=deep))
-    cells = [build_layer(layer, SEED) for layer in layers]
-    for cell in cells if dtype != "float32" else ():
-        cell.to_float(getattr(ms, dtype))
-    merge = [layer.name for layer in layers].index("llm.embed")
+def reference(*kind) -> Reference:
+    """Train in one process without pipeline: sample by sample, or with dropout by micro-batches of two samples."""
+    kind = Kind(*kind)
+    tied, dropout = kind.tied, kind.dropout
+    layers = layers_of(Case("", 1, **kind._asdict()))
+    cells = [build_layer(layer, SEED).set_train(True) for layer in layers]
+    for cell in cells if kind.dtype != "float32" else ():
+        cell.to_float(getattr(ms, kind.dtype))
+    read = (*_READ, RANDOM) if dropout else _READ
+    picks = [tuple(read.index(column) for column in layer.columns) for layer in layers]
     if tied:
-        cells[-1].weight = cells[merge].weight
+        cells[-1].weight = cells[[layer.name for layer in layers].index("llm.embed")].weight
     unique = {parameter.name: parameter for cell in cells for parameter in cell.get_parameters()}
     trained = [parameter for parameter in unique.values() if parameter.requires_grad]
 
-    def summed_loss(pixels, ids, labels):
-        carry = cells[0](pixels)
-        for index in range(1, len(cells) - 1):
-            carry = cells[index](carry, ids) if index == merge else cells[index](carry)
-        loss, weight, *_ = cells[-1](carry, labels)
-        return loss, weight
+    def summed_loss(*columns):
+        carry = cells[0](columns[0])
+        for index in range(1, len(cells)):
+            arguments = ()
+            for column in picks[index]:
+                arguments += (columns[column],)
+            carry = cells[index](carry, *arguments)
+        return carry[0], carry[1]
 
     differentiate = ms.jit(ms.value_and_grad(summed_loss, None, ms.ParameterTuple(trained), has_aux=True))
     groups = [
         {"params": [p for p in trained if (p.ndim >= 2) is matrix], "weight_decay": decay}
         for matrix, decay in ((True, SETTINGS.weight_decay), (False, 0.0))
+        if any((p.ndim >= 2) is matrix for p in trained)
     ]
     adamw = optim.AdamW(groups, lr=SETTINGS.lr, betas=SETTINGS.betas, eps=SETTINGS.eps)
     order = [p.name for matrix in (True, False) for p in trained if (p.ndim >= 2) is matrix]
     losses, norms, initial = [], [], _values(unique, tied)
     for step in range(STEPS):
         total, weights, sums = 0.0, 0.0, [0.0] * len(trained)
-        for sample in samples_of(step):
-            batch = collate([sample], _READ, pad_to_multiple=32)
-            (loss, weight), gradients = differentiate(*(Tensor(batch[column]) for column in _READ))
+        for mb, samples in enumerate(_cut(step, 2 if dropout else 1)):
+            batch = {**collate(samples, _READ, pad_to_multiple=32), RANDOM: random_key(SEED, step, mb)}
+            (loss, weight), gradients = differentiate(*(Tensor(batch[column]) for column in read))
             total, weights = total + float(loss), weights + float(weight)
             sums = [left + right.asnumpy().astype(np.float64) for left, right in zip(sums, gradients, strict=True)]
         mean = {p.name: value / weights for p, value in zip(trained, sums, strict=True)}
         norm = np.sqrt(sum((value**2).sum() for value in mean.values()))
-        scale = min(1.0, SETTINGS.clip_norm / norm)
+        scale = min(1.0, SETTINGS.clip_norm / max(norm, 1e-30))
         adamw(tuple(Tensor((mean[name] * scale).astype(np.float32)) for name in order))
         losses.append(total / weights)
         norms.append(norm)
     return Reference(losses, norms, initial, _values(unique, tied))
+
+
+def _cut(step: int, size: int) -> list[tuple[Sample, ...]]:
+    samples = samples_of(step)
+    return [samples[first : first + size] for first in range(0, len(samples), size)]
 
 
 def _values(parameters: dict[str, Parameter], tied: bool) -> dict[str, np.ndarray]:

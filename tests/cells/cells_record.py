@@ -16,12 +16,17 @@ from hyperparallel.cells.stepwise import Runner
 _compiled: dict[tuple, Slab] = {}
 
 
-def reuse_slabs() -> None:
-    """Let runners of equal slabs share one compiled Cell; each starts from weights that were built for it anew."""
+def reuse_slabs(dtype: str = "float32") -> None:
+    """Let runners of equal slabs share one compiled Cell; each starts from weights that were built for it anew.
+
+    Args:
+        dtype: type that those who run from now on compute in.
+    """
 
     def build(layers: Sequence[Layer], span: tuple[int, int], seed: int, **options: bool) -> Slab:
         fresh = Slab(layers, span, seed, **options)
-        key = (span, tuple((layer.name, layer.trainable) for layer in layers), *sorted(options.items()))
+        facts = tuple((layer.name, layer.trainable, layer.columns) for layer in layers)
+        key = (span, facts, dtype, *sorted(options.items()))
         if key not in _compiled:
             _compiled[key] = fresh
         for old, new in zip(_compiled[key].chain.get_parameters(), fresh.chain.get_parameters(), strict=True):

@@ -8,8 +8,10 @@ import numpy as np
 from cells_case import SEED, SETTINGS, STEPS, Case, batch_of, layers_of, plan_of
 from cells_probe import probe
 from cells_record import Watch, own_columns, reuse_slabs
+from cells_skips import not_a_number, overflow, stepwise_runner
 
 from hyperparallel import Runner, Transport
+from hyperparallel.cells.loss_scale import LossScale
 
 
 def run_case(case: Case, transport: Transport, out: Path) -> None:
@@ -24,18 +26,26 @@ def run_case(case: Case, transport: Transport, out: Path) -> None:
         optimizer=SETTINGS,
         seed=SEED,
         jit=case.jit,
+        dtype=case.dtype,
+        recompute=[int(stage) for stage in case.recompute.split()],
+        scale=LossScale(case.scale),
     )
+    of_pass = runner.plan.micro_batches
     initial, watch = runner.parameters(), Watch(runner)
     results, evaluated, kept = [], [], True
     for step in range(STEPS):
         watch.begin()
-        batch = own_columns(runner, batch_of(step, case, runner.replica))
+        passes = batch_of(step, case, runner.replica)
+        passes = [own_columns(runner, passes[at : at + of_pass]) for at in range(0, len(passes), of_pass)]
+        batch = passes[-1]
         if case.evaluates:
             before = runner.parameters()
             evaluated.append(runner.evaluate(batch)._asdict())
             kept = kept and all(np.array_equal(before[name], now) for name, now in runner.parameters().items())
             watch.steps.pop()
             watch.begin()
+        for one in passes[:-1]:
+            runner.accumulate(one)
         copies = [{column: array.copy() for column, array in columns.items()} for columns in batch]
         results.append(runner.step(batch)._asdict())
         kept = kept and all(np.array_equal(a[c], b[c]) for a, b in zip(batch, copies, strict=True) for c in b)
@@ -62,8 +72,13 @@ def main() -> None:
     transport = Transport.start()
     if transport.size == 2:
         (out / f"probe.{transport.rank}.json").write_text(json.dumps(probe(transport)))
-    reuse_slabs()
+        reuse_slabs("float16")
+        skips = {"overflow": overflow(stepwise_runner, transport)}
+        reuse_slabs()
+        skips["not a number"] = not_a_number(stepwise_runner, transport)
+        (out / f"skips.{transport.rank}.json").write_text(json.dumps(skips))
     for values in cases:
+        reuse_slabs(values["dtype"])
         run_case(Case(**values), transport, out)
 
 

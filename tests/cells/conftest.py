@@ -14,11 +14,11 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from cells_case import CASES, reference  # noqa: E402
+from cells_case import CASES, kind_of, reference  # noqa: E402
 
 from hyperparallel.training.launch import end_job, start_job, worker_logs  # noqa: E402
 
-_OVER_FILES = {"jobs", "results", "probes"}
+_OVER_FILES = {"jobs", "results", "probes", "graph_jobs"}
 """Fixtures here that several files share: starting their jobs twice would cost minutes."""
 
 
@@ -66,10 +66,19 @@ def jobs(tmp_path_factory) -> Path:
         job = _start(workers, out)
         if workers == 2:
             # Meanwhile, in this process, what the cases are compared with.
-            for kind in sorted({(case.vision, case.llm, case.tied) for case in CASES}):
+            for kind in sorted({kind_of(case) for case in CASES}):
                 reference(*kind)
         _finish(job)
     _finish(alone)
+    return out
+
+
+@pytest.fixture(scope="session")
+def graph_jobs(tmp_path_factory) -> Path:
+    """Run all cases of the graph runner, those of equal size in one job; return the folder of what they wrote."""
+    out = tmp_path_factory.mktemp("graph")
+    for workers in (1, 2, 4):
+        _finish(_launch([str(HERE / "graph_worker.py"), str(out)], workers, out / f"log{workers}"))
     return out
 
 
@@ -89,7 +98,10 @@ def _start(workers: int, out: Path) -> Job:
     cases = [asdict(case) for case in CASES if case.workers == workers]
     (out / f"{workers}.json").write_text(json.dumps(cases))
     log = out / f"log{workers}"
-    command = [str(HERE / "cells_worker.py"), str(out / f"{workers}.json"), str(out)]
+    return _launch([str(HERE / "cells_worker.py"), str(out / f"{workers}.json"), str(out)], workers, log)
+
+
+def _launch(command: list[str], workers: int, log: Path) -> Job:
     if workers > 1:
         return Job(start_job(command, workers, log), log)
     log.mkdir()

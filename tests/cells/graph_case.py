@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from cells_case import FILL, GPIPE, IMAGES, INLINE, SPLIT, TRANSPOSE, Case, batch_of
+from cells_case import FILL, GPIPE, HEAD, IMAGES, INLINE, PROJECTOR, SPLIT, TRANSPOSE, Case, batch_of
 
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.shapes import TensorSpec
@@ -54,6 +54,13 @@ GRAPH_CASES = [
     GraphCase(Case(SPLIT, 4, vision=False)),
     GraphCase(Case(FILL, 2)),
     GraphCase(Case(FILL.replace("fill", "fill, split=2"), 4)),
+    GraphCase(Case(INLINE, 1, dropout=0.2)),
+    GraphCase(Case(TRANSPOSE, 2, dropout=0.2), recompute=(0, 1, 3), evaluates=True),
+    GraphCase(Case(SPLIT, 2, dropout=0.2)),
+    GraphCase(Case(INLINE, 2, dropout=0.2, micro_batches=2, data_parallel=2)),
+    GraphCase(Case(TRANSPOSE, 2, freeze=PROJECTOR)),
+    GraphCase(Case(INLINE, 4, freeze=HEAD, tied=False)),
+    GraphCase(Case(TRANSPOSE, 2, scale=1024.0), dtype="float16"),
 ]
 
 

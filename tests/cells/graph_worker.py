@@ -7,10 +7,12 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 from cells_case import SEED, SETTINGS, STEPS, layers_of, plan_of
+from cells_skips import graph_runner, not_a_number, overflow
 from graph_case import GRAPH_CASES, GraphCase, columns_of, static_batch, topology_of
 
 from hyperparallel import Transport
 from hyperparallel.cells.graph import GraphRunner
+from hyperparallel.cells.loss_scale import LossScale
 
 
 def run_case(graph: GraphCase, transport: Transport, out: Path) -> None:
@@ -28,6 +30,7 @@ def run_case(graph: GraphCase, transport: Transport, out: Path) -> None:
         dtype=graph.dtype,
         recompute=graph.recompute,
         wires="pair_sum",
+        scale=LossScale(case.scale),
     )
     initial = runner.parameters()
     results, evaluated = [], []
@@ -52,11 +55,14 @@ def moments(runner: GraphRunner) -> list[ms.Parameter]:
 
 def main() -> None:
     """Run the cases of as many workers as this job has."""
-    transport = Transport.start()
+    transport, out = Transport.start(), Path(sys.argv[1])
     ms.set_context(mode=ms.GRAPH_MODE)
     for graph in GRAPH_CASES:
         if graph.case.workers == transport.size:
-            run_case(graph, transport, Path(sys.argv[1]))
+            run_case(graph, transport, out)
+    if transport.size == 2:
+        facts = {"overflow": overflow(graph_runner, transport), "not a number": not_a_number(graph_runner, transport)}
+        (out / f"skips.{transport.rank}.json").write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":

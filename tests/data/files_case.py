@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,60 @@ def save(path: Path, size=(20, 10), mode="RGB", colour=None, **options) -> Path:
         image = Image.new(mode, size, colour)
     image.save(path, **options)
     return path
+
+
+def corrupted(path: Path, change: Callable[[bytearray], bytes]) -> Path:
+    """Change the bytes of a file."""
+    path.write_bytes(bytes(change(bytearray(path.read_bytes()))))
+    return path
+
+
+def broken_files(folder: Path) -> dict[str, str]:
+    """Name files that cannot be used, with what is said of each."""
+    noise = {"size": (64, 48)}
+    half = lambda data: data[: len(data) // 2]  # noqa: E731
+    (folder / "text.png").write_text("<html>404</html>")
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "folder.png").mkdir()
+    os.mkfifo(folder / "pipe.png")
+    corrupted(save(folder / "cut.png", **noise), half)
+    corrupted(save(folder / "cut.jpg", **noise), half)
+    corrupted(save(folder / "cut_progressive.jpg", progressive=True, **noise), lambda data: data[:-2])
+    corrupted(save(folder / "zeros.jpg", **noise), lambda data: data[: len(data) // 2] + bytes(len(data) // 2))
+    flipped = save(folder / "flipped.png", **noise)
+    corrupted(flipped, lambda data: data[:200] + bytes([data[200] ^ 255]) + data[201:])
+    frames = [Image.new("L", (4, 4), shade) for shade in (0, 99, 200)]
+    frames[0].save(folder / "moving.png", save_all=True, append_images=frames[1:])
+    frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])
+    frames[0].save(folder / "moving.webp", save_all=True, append_images=frames[1:])
+    tables = save(folder / "tables.jpg", **noise)  # whole from marker to marker, but a table says nonsense
+    at = tables.read_bytes().index(b"\xff\xc4") + 5
+    corrupted(tables, lambda data: data[:at] + b"\xff" + data[at + 1 :])
+    (folder / "dangling.png").symlink_to(folder / "nowhere.png")
+    save(folder / "huge.png", size=(1001, 1000), colour=(1, 2, 3))
+    save(folder / "huge.jpg", size=(1001, 1000), colour=(1, 2, 3))
+    return {
+        "gone.png": "is missing: ",
+        "gone/a.png": "is missing",
+        "text.png/a.png": "is missing",
+        f"{'x' * 300}.png": "is missing",
+        "text.png": "not a PNG or JPEG; convert it",
+        "empty.jpg": "is empty; copy or download it again",
+        "folder.png": "is not a file",
+        "pipe.png": "is not a file",
+        "cut.png": "broken",
+        "cut.jpg": "cut off|broken",
+        "cut_progressive.jpg": "cut off|broken",
+        "zeros.jpg": "cut off|broken",
+        "flipped.png": "broken",
+        "moving.png": r"animated \(3 frames\)",
+        "moving.gif": "not a PNG or JPEG; convert it",
+        "moving.webp": "not a PNG or JPEG; convert it",
+        "tables.jpg": "broken",
+        "dangling.png": "is missing",
+        "huge.png": "1001 x 1000 pixels, more than max_pixels = 1000000",
+        "huge.jpg": "1001 x 1000 pixels",
+    }
 
 
 def make(folder: Path, lines: list | None = None, tokens: int = 4, split: str = "train", **config) -> Files:

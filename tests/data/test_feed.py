@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperparallel.data import COLUMNS, IGNORE, PAD, Digits, DigitsConfig, ListSource, Sample, StepFeed
+from hyperparallel.data.collate import Room
 from hyperparallel.errors import DataError
 
 
@@ -35,12 +36,14 @@ def same(left, right):
     return left.dtype == right.dtype and np.array_equal(left, right)
 
 
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(0, 50))
-def test_a_step_is_the_same_samples_in_the_same_order_however_it_is_cut(micro_batches, replicas, size, step):
-    batch = micro_batches * replicas * size
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 30), st.integers(0, 50))
+def test_a_step_is_the_same_samples_in_the_same_order_however_it_is_cut(micro_batches, replicas, more, step):
+    batch = micro_batches * replicas + more
     feeds = [StepFeed(None, batch, micro_batches, replicas, replica) for replica in range(replicas)]
     seen = [index for feed in feeds for m in range(micro_batches) for index in feed.indices(step, m)]
     assert seen == list(range(step * batch, (step + 1) * batch))
+    sizes = [len(feed.indices(step, m)) for feed in feeds for m in range(micro_batches)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] <= 1
 
 
 @settings(max_examples=15, deadline=None)
@@ -166,13 +169,17 @@ def test_a_list_source_feeds_too():
     assert order == [[0, 1], [2, 0], [1, 2]]
 
 
+ROOM = Room(images=4, tokens=8)
+
+
 @pytest.mark.parametrize(
     ("batch", "cut", "said"),
     [
-        (10, (4,), "batch_size 10 cannot be cut into 4 micro-batches on 1 .*multiple of 4.* 8 and 12$"),
-        (10, (4, 2), "4 micro-batches on 2 replicas.*multiple of 8.* 8 and 16$"),
-        (3, (4,), "nearest that fit: 4$"),
-        (0, (4,), "nearest that fit: 4$"),
+        (3, (4,), "batch_size 3 cannot be cut into 4 micro-batches on 1 replicas: each needs .* raise batch_size to 4"),
+        (3, (2, 2), "2 micro-batches on 2 replicas: each needs at least one sample; raise batch_size to 4 or lower"),
+        (0, (4,), "each needs at least one sample"),
+        (10, (4, 1, 0, 8, ROOM), "4 micro-batches on 1 .*multiple of 4; the nearest that fit: 8 and 12$"),
+        (10, (4, 2, 0, 8, ROOM), "4 micro-batches on 2 replicas.*multiple of 8.* 8 and 16$"),
         (8, (0,), "micro_batches is 0"),
         (8, (2, 2, 2), r"replica is 2.*0\.\.1"),
     ],

@@ -60,7 +60,7 @@ def test_without_pixels_and_to_describe_no_image_is_opened(folder, monkeypatch):
     assert source.sample(0, pixels=False).images is None and source.sample(0, pixels=False).image_count == 2
 
 
-def test_skipping_decodes_no_pixel_to_describe(folder, monkeypatch):
+def test_skipping_makes_no_pixels_to_describe(folder, monkeypatch):
     source = make(folder, [line("gone.png"), line("3.png")], on_error="skip")
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("pixels were decoded"))
     assert source.describe(0).images == 1 and len(source.skipped) == 1

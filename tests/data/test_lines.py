@@ -43,7 +43,28 @@ def test_files_without_lines_are_refused(tmp_path, content, said):
 def test_the_file_is_not_held(tmp_path):
     path = write_lines(tmp_path, [{"prompt": "x" * 5000, "response": ""}] * 400)
     lines = LineFile(path)
-    assert sum(len(part) * part.itemsize for part in (lines._starts, lines._numbers)) == 16 * 400
+    assert sum(len(part) * part.itemsize for part in (lines._starts, lines._numbers, lines._sums)) == 20 * 400
+
+
+def test_lines_that_change_are_noticed_and_appended_ones_do_no_harm(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}')
+    lines, same = LineFile(path), LineFile(path)
+    with path.open("ab") as file:
+        file.write(b'\n{"a": 3}\n')
+    assert [lines.read(index).strip() for index in (0, 1)] == [b'{"a": 1}', b'{"a": 2}'] and len(lines) == 2
+    assert lines.digest == same.digest != LineFile(path).digest
+    path.write_bytes(b'{"a": 7}\n{"a": 2}')
+    assert lines.read(1) == b'{"a": 2}'
+    with pytest.raises(DataError, match="a.jsonl: line 1 changed while the file was in use; leave it alone") as error:
+        lines.read(0)
+    assert not isinstance(error.value, BadSample)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="line 2 changed while"):
+        lines.read(1)
+    path.unlink()
+    with pytest.raises(DataError, match="a.jsonl: cannot be read any more .No such file"):
+        lines.read(1)
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,6 +10,7 @@ from hyperparallel.training.planning import build_plan
 from hyperparallel.training.runners import check_runner, recomputed
 
 GRAPH = "run.mode=graph"
+ANNOTATE, LINE = "run.mode=annotate", "schedule=1f1b(vision+llm)"
 
 
 def load(tmp_path, *overrides):
@@ -29,8 +30,12 @@ def refuse(tmp_path, device, *overrides):
         ("CPU", [GRAPH], ("no CPU kernel", "run.mode: stepwise", "hyperparallel dryrun", "run.wires: pair_sum")),
         ("CPU", ["run.mode=annotate", "schedule=1f1b(vision+llm)"], ("no CPU kernel", "run.mode: stepwise")),
         ("CPU", [GRAPH, "run.wires=pair_sum", "run.dtype=bfloat16"], ("bfloat16", "float16 or float32")),
-        ("CPU", ["run.dtype=float16"], ("run.dtype = 'float16'", "run.mode: graph")),
-        ("CPU", ["run.recompute=[0]"], ("run.recompute = (0,)", "run.mode: graph")),
+        ("CPU", ["run.dtype=float16", "run.jit=false"], ("float16 needs run.jit: true",)),
+        ("CPU", ["run.dtype=bfloat16"], ("bfloat16", "run.mode: graph on Ascend", "float16 or float32")),
+        ("Ascend", [GRAPH, "training.accumulate=2"], ("accumulate = 2", "micro_batches to 4", "same numbers")),
+        ("Ascend", [ANNOTATE, LINE, "checkpoint.every=1"], ("checkpoint.every = 1", "graph or stepwise")),
+        ("Ascend", [ANNOTATE, LINE, "model.llm.dropout=0.1"], ("dropout = 0.1", "graph or stepwise")),
+        ("Ascend", [ANNOTATE, LINE, "resume=x"], ("resume = 'x'", "graph or stepwise")),
         ("Ascend", [GRAPH, "run.trace_step=1"], ("run.trace_step", "run.mode: stepwise")),
         ("Ascend", [GRAPH, "run.recompute=[7]"], ("stage 7", "0 to 3")),
     ],
@@ -45,6 +50,7 @@ def test_what_cannot_run_is_refused_with_a_way_out(tmp_path, device, overrides, 
     ("device", "overrides"),
     [
         ("CPU", []),
+        ("CPU", ["run.dtype=float16", "run.recompute=[0]", "training.accumulate=2", "training.batch_size=10"]),
         ("CPU", [GRAPH, "run.wires=pair_sum"]),
         ("CPU", [GRAPH, "parallel.ranks=1", "schedule=1f1b(vision+llm)"]),
         ("Ascend", [GRAPH, "run.dtype=bfloat16", "run.recompute=all"]),

@@ -1,6 +1,7 @@
 """What differs from step to step is decided alike by everybody, and pays."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from training_config import LINES, write_config
@@ -72,6 +73,18 @@ def test_planning_a_step_takes_less_than_ten_milliseconds(tmp_path):
         replan(steps._plan, one)
         spent.append(time.thread_time() - start)
     assert sorted(spent)[1] < 0.010  # of this thread's own time: what else the machine does counts little
+
+
+def test_the_thread_that_plans_ahead_notes_its_loads_too(tmp_path):
+    steps, _, plan, _ = steps_of(tmp_path, "planner.reorder=true")
+    runner = SimpleNamespace(requests={0: ((0, 2), ("input_ids",))})
+    waits = []
+    for step in steps.stream(runner, 3, 6):
+        waits.append(steps.feed.loads.waited)
+        assert [mb for mb, columns in enumerate(step.batch) if columns] == [0, 2]
+        time.sleep(0.05)
+    assert [load.step for load in steps.feed.loads.made()] == [3, 4, 5] and steps.feed.loads.wait_of(5)
+    assert waits[0] > 0.0 and min(waits[1:]) < 0.02
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,22 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from training_config import write_config
 
-from hyperparallel import Transport
+from hyperparallel import ModelSpec, Transport, derive
+from hyperparallel.cells.walk import Record
+from hyperparallel.data.loads import Loads
 from hyperparallel.errors import ConfigError
 from hyperparallel.training.config import load_config
 from hyperparallel.training.launch import end_job
 from hyperparallel.training.plan_config import plan_from_config
-from hyperparallel.training.trace import BOTH, MEASURED, PREDICTED, sum_integers
+from hyperparallel.training.trace import BOTH, MEASURED, PREDICTED, gather_records, sum_integers
 from hyperparallel.training.trainer import train
 
 
@@ -46,7 +50,41 @@ def test_a_step_that_does_not_run_is_refused(tmp_path, value, words):
 
 
 def slices(content, kinds):
-    return [e for e in content["traceEvents"] if e["ph"] == "X" and e["args"]["kind"] in kinds]
+    return [e for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] != "data" and e["args"]["kind"] in kinds]
+
+
+def loading(content):
+    """Return what was done for the data, as (rank, name, start, end) in seconds."""
+    found = [e for e in content["traceEvents"] if e.get("cat") == "data"]
+    return [(e["pid"] - 1, e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in found]
+
+
+def test_loads_about_the_step_come_with_its_records_on_one_clock():
+    plan = derive("gpipe(llm)", ModelSpec.of({"llm": 2}), 1, 2)
+    loads = Loads()
+    for step in range(6):  # the next one is being made while the step waits
+        with loads.making(step):
+            time.sleep(0.002)
+    with loads.waiting(4):
+        time.sleep(0.01)
+    records, zero = [], time.perf_counter()
+    with loads.making(6):
+        for action in plan.programs[0]:
+            start = time.perf_counter() - zero
+            time.sleep(0.001)
+            records.append(Record(action, start, time.perf_counter() - zero))
+        runner = SimpleNamespace(
+            plan=plan, records=records, replica=0, shard=0, rank=0, walked=time.perf_counter(), transport=Summing()
+        )
+        ((got,), (about,)) = gather_records(runner, loads, 4)
+    assert [record.action for record in got] == list(plan.programs[0])
+    assert got[0].end - got[0].start == pytest.approx(records[0].end - records[0].start, abs=1e-6)
+    ((name, begin, end),) = about.waits
+    assert (name, begin) == ("wait for data", 0.0) and 0.01 <= end <= got[0].start
+    ((name, begin, end),) = about.loads  # those before the wait are over, the one that runs reaches to now
+    assert name == "load step 6" and begin <= got[0].start and end >= got[-1].end - 1e-4
+    ((alone,), nothing) = gather_records(runner)
+    assert nothing == [] and alone[0].start == 0.0 and [record.action for record in alone] == list(plan.programs[0])
 
 
 @pytest.mark.slow
@@ -55,6 +93,7 @@ def test_one_process(tmp_path):
     train(config, Transport(), tmp_path)
     content = json.loads((tmp_path / MEASURED).read_text())
     assert len(slices(content, "F")) == 4 and len(slices(content, "B")) == 4
+    assert sum(name == "wait for data" for _, name, _, _ in loading(content)) == 1
 
 
 @pytest.mark.slow
@@ -86,6 +125,10 @@ def test_two_ranks_by_hand(tmp_path):
         assert [e["name"] for e in track] == list(map(str, program))
         assert 0 <= track[0]["ts"] < track[-1]["ts"] < 60e6
     assert all(e["args"]["bytes"] > 0 for e in slices(contents[MEASURED], ["SEND_F", "SEND_B"]))
+    about = loading(contents[MEASURED])
+    assert [rank for rank, name, _, _ in about if name == "wait for data"] == [0, 1]
+    # It is the last step of three: the thread is through with it, and has nothing more to do.
+    assert {name for _, name, _, _ in about} <= {"wait for data", "load step 2"}
     groups = [e["args"]["name"] for e in contents[BOTH]["traceEvents"] if e["name"] == "process_name"]
     assert groups == ["predicted rank 0", "predicted rank 1", "measured rank 0", "measured rank 1"]
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

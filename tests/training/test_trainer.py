@@ -16,12 +16,19 @@ from hyperparallel.training.build import (
     layer_times,
 )
 from hyperparallel.training.config import Training, load_config
+from hyperparallel.training.metrics import MetricsFile, write_json
 from hyperparallel.training.plan_config import plan_from_config
 from hyperparallel.training.planning import build_plan
-from hyperparallel.training.trainer import MetricsFile, learning_rate, merge, train, write_json
+from hyperparallel.training.trainer import learning_rate, merge, train
 
-LINE_KEYS = ["step", "loss", "grad_norm", "lr", "step_time", "tokens", "images", "tokens_per_s"]
-SUMMARY_KEYS = ["schedule", "steps", "first_loss", "last_loss", "step_time", "tokens_per_s"]
+LINE_KEYS = {
+    *("step", "loss", "grad_norm", "lr", "step_time", "tokens", "images", "tokens_per_s", "images_per_s"),
+    *("updated", "skipped", "bubble", "memory_peak_mb", "data_wait"),
+}
+SUMMARY_KEYS = [
+    *("schedule", "steps", "first_loss", "last_loss", "step_time", "tokens_per_s", "images_per_s", "data_wait"),
+    *("bubble", "memory_peak_mb", "steps_left_out", "skipped", "stopped", "checkpoint", "untrained"),
+]
 EVALUATION_KEYS = ["held_out_loss", "exact", "samples"]
 
 
@@ -92,11 +99,13 @@ def test_metrics_and_summary(tmp_path, samples):
     assert lines == reported and [line["step"] for line in lines] == [0, 1, 2]
     feed = build_feed(config, "train")
     for step, line in enumerate(lines):
-        assert list(line) == LINE_KEYS
+        assert set(line) == LINE_KEYS
+        assert line["bubble"] == [pytest.approx(0, abs=0.05)] and line["memory_peak_mb"] > 100
         assert line["lr"] == learning_rate(config.training, step)
         assert line["tokens"] == sum(info.tokens for info in feed.describe(step))
         assert line["images"] == sum(info.images for info in feed.describe(step))
         assert line["tokens_per_s"] == line["tokens"] / line["step_time"] and line["grad_norm"] > 0
+        assert line["images_per_s"] == line["images"] / line["step_time"] and 0 <= line["data_wait"] < line["step_time"]
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert list(summary) == SUMMARY_KEYS + (EVALUATION_KEYS if samples else [])
     assert (summary["first_loss"], summary["last_loss"]) == (lines[0]["loss"], lines[-1]["loss"])

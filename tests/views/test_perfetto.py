@@ -11,7 +11,8 @@ from views_cases import ALL, TRANSPOSED, planned
 from hyperparallel.algebra import Action, parse_action
 from hyperparallel.algebra.progress import counterpart
 from hyperparallel.errors import HyperParallelError
-from hyperparallel.views.perfetto import side_by_side, to_bytes, trace, trace_of_records, write_trace
+from hyperparallel.views.loading import Loading
+from hyperparallel.views.perfetto import later, side_by_side, to_bytes, trace, trace_of_records, write_trace
 
 COST = "vision=6/9,llm=5/8,gen=8/12"
 
@@ -177,6 +178,46 @@ def test_predicted_and_measured_side_by_side():
         assert len(set(ids)) == len(ids)
     tracks = {(event["pid"], event["tid"]) for event in events if "tid" in event}
     assert len({tid for _, tid in tracks}) == len(tracks) == 12
+
+
+def test_loading_has_a_track_of_its_own_and_waits_stand_before_the_step():
+    plan, _, timeline = planned(TRANSPOSED, 3, 4, COST, 0.5)
+    records = recorded(plan, timeline, 5.0)
+    began = [min(record.start for record in row) for row in records]
+    loading = [
+        Loading(
+            [("load step 7", at - 0.5, at + 0.25), ("load step 8", at + 0.25, at + 3.0)],
+            [("wait for data", at - 1.0, at)],
+        )
+        for at in began
+    ]
+    without = trace_of_records(plan, records)["traceEvents"]
+    events = trace_of_records(plan, records, loading)["traceEvents"]
+    assert events[: len(without)] == without
+    added = events[len(without) :]
+    tracks = {event["tid"]: event["args"]["name"] for event in added if event["name"] == "thread_name"}
+    assert len(tracks) == 3 and set(tracks.values()) == {"data"}
+    assert not tracks.keys() & {event["tid"] for event in without if "tid" in event}
+    shifts = []
+    for rank in range(plan.ranks):
+        own = {event["name"]: event for event in added if event["pid"] == rank + 1 and event["ph"] == "X"}
+        assert own["load step 7"]["tid"] == own["load step 8"]["tid"] in tracks
+        assert own["load step 8"]["ts"] - own["load step 7"]["ts"] == pytest.approx(0.75e6)
+        assert own["load step 8"]["dur"] == pytest.approx(2.75e6)
+        first = min((e for e in without if e["pid"] == rank + 1 and e.get("cat") == "compute"), key=lambda e: e["ts"])
+        wait = own["wait for data"]
+        assert wait["tid"] == first["tid"] and wait["ts"] + wait["dur"] == pytest.approx(first["ts"])
+        shifts.append(first["ts"] / 1e6 - began[rank])  # all of a rank is moved with its clock
+        assert wait["ts"] / 1e6 == pytest.approx(began[rank] - 1.0 + shifts[-1])
+    assert max(shifts) > 0.0
+    json.dumps(events)
+
+
+def test_a_trace_can_be_moved():
+    content = trace(*planned(TRANSPOSED, 2, 2, COST))
+    moved = later(content, 2.5)
+    for before, after in zip(content["traceEvents"], moved["traceEvents"], strict=True):
+        assert after == (before | {"ts": pytest.approx(before["ts"] + 2.5e6)} if "ts" in before else before)
 
 
 def test_file(tmp_path):

@@ -1,0 +1,222 @@
+"""A checkpoint on disk: its files, and finding a complete one. Needs no MindSpore.
+
+    RUN/checkpoints/step_000120/
+        checkpoint.json           step, layout, facts of the job, and in which files every tensor is
+        worker_00.safetensors     what worker 0 wrote, and so on; a worker without any tensor to write has no file
+
+A folder is given its name when all of it is on the disk; until then it is `.step_000120.part`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors.numpy import save_file
+
+from hyperparallel.errors import CheckpointError
+from hyperparallel.tensors import Shard
+
+INDEX = "checkpoint.json"
+FOLDER = "checkpoints"
+"""Inside a run folder, where its checkpoints are."""
+
+_NAME = re.compile(r"step_(\d{6,})")
+_File = Annotated[str, Field(pattern=r"^worker_\d+\.safetensors$")]
+_Count = Annotated[int, Field(ge=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cut(_Strict):
+    """How a tensor was cut over T workers, see `Shard`."""
+
+    axis: _Count
+    blocks: tuple[_Count, ...]
+
+    @property
+    def shard(self) -> Shard:
+        """Return what the model calls it."""
+        return Shard(self.axis, self.blocks)
+
+
+class Entry(_Strict):
+    """Where one tensor is: shape of the whole, and file and checksum of every part, most have one."""
+
+    shape: tuple[_Count, ...]
+    files: Annotated[tuple[str, ...], Field(min_length=1)]
+    crc32: tuple[_Count, ...]
+    cut: Cut | None = None
+
+
+class Index(_Strict):
+    """What `checkpoint.json` says."""
+
+    format: Literal[1] = 1
+    step: _Count
+    updates: _Count
+    schedule: str
+    ranks: int
+    data_parallel: int
+    tensor_parallel: int
+    facts: dict[str, Any]
+    tied: dict[str, str]
+    bytes: dict[_File, _Count]
+    tensors: dict[str, Entry]
+
+    @property
+    def all_facts(self) -> dict[str, Any]:
+        """What the job gave, and what every checkpoint says."""
+        own = ("step", "updates", "schedule", "ranks", "data_parallel", "tensor_parallel")
+        return {**self.facts, **{name: getattr(self, name) for name in own}}
+
+
+def step_name(step: int) -> str:
+    """Return the name of a checkpoint's folder.
+
+    Example:
+        >>> step_name(120)
+        'step_000120'
+    """
+    return f"step_{step:06d}"
+
+
+def by_step(folder: Path) -> list[Path]:
+    """List what is named like a checkpoint in a folder, newest first; a folder that is not there has none."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")), reverse=True)
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Find a complete checkpoint.
+
+    Args:
+        path: folder of a checkpoint; or of a run, whose newest complete one it is.
+
+    Raises:
+        CheckpointError: there is none, or it is not complete; says what is missing.
+
+    Returns:
+        The folder of the checkpoint.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        reason = "is a file" if path.exists() else "does not exist"
+        raise CheckpointError(f"{path} {reason}; give a run folder, or the folder of one of its checkpoints")
+    if (path / INDEX).exists() or _NAME.fullmatch(path.name) or path.name.endswith(".part"):
+        read_index(path)
+        return path
+    folder = path if path.name == FOLDER else path / FOLDER
+    problems = []
+    for one in by_step(folder):
+        try:
+            read_index(one)
+            return one
+        except CheckpointError as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckpointError(f"{path} has no complete checkpoint; of the newest: {problems[0]}")
+    unfinished = sorted(folder.glob(".step_*")) if folder.is_dir() else []
+    more = f"; {unfinished[-1].name} was being written when its job ended, and is never read" if unfinished else ""
+    raise CheckpointError(
+        f"{path} has no checkpoint (folders step_N in {folder}){more}; give a run folder that has one, or set "
+        "checkpoint.every"
+    )
+
+
+def read_facts(path: str | Path) -> dict[str, Any]:
+    """Return what a job noted with a checkpoint, with `step`, `updates`, `schedule` and the layout.
+
+    Args:
+        path: as for `find_checkpoint`.
+
+    Raises:
+        CheckpointError: there is no complete checkpoint.
+    """
+    return read_index(find_checkpoint(path)).all_facts
+
+
+def read_index(folder: Path) -> Index:
+    """Read what a checkpoint says of itself, and check that all its files are there in full.
+
+    Args:
+        folder: of the checkpoint.
+
+    Raises:
+        CheckpointError: it is not complete; says why.
+    """
+    path = folder / INDEX
+    advice = "give another checkpoint of the run"
+    if folder.name.endswith(".part"):
+        raise CheckpointError(f"{folder} is half-written: its job ended before it had its name; {advice}")
+    try:
+        index = Index.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} is half-written: it has no {INDEX}; {advice}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); {advice}") from None
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise CheckpointError(
+            f"{path} is damaged or of another version: {where}{': ' * bool(where)}{problem['msg']}; {advice}"
+        ) from None
+    for name, expected in index.bytes.items():
+        try:
+            found = (folder / name).stat().st_size
+        except OSError as error:
+            raise CheckpointError(f"{folder} is not complete: {name}: {error.strerror}; {advice}") from None
+        if found != expected:
+            raise CheckpointError(
+                f"{folder} is not complete: {name} has {found} bytes, and had {expected} when it was written; {advice}"
+            )
+    for name, entry in index.tensors.items():
+        if not set(entry.files) <= set(index.bytes) or len(entry.files) != len(entry.crc32):
+            raise CheckpointError(f"{path} is damaged: {name} is in files that it does not list; {advice}")
+    return index
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file that stays when the machine goes down.
+
+    Args:
+        path: the file; not there yet.
+        tensors: any types that numpy has.
+        metadata: text for its header.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written, as on a full disk.
+    """
+    path.touch()
+    mode = path.stat().st_mode & 0o777  # the library would make it readable by its owner only
+    save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, path, dict(metadata))
+    path.chmod(mode)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def write_index(folder: Path, index: Index) -> None:
+    """Write `checkpoint.json`, the last file of a checkpoint."""
+    with (folder / INDEX).open("w", encoding="utf-8") as file:
+        json.dump(index.model_dump(mode="json"), file, indent=1, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def settle(folder: Path) -> None:
+    """Wait until names in a folder, such as after a rename, are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,123 @@
+"""Where a run begins, what it keeps, and when it must not go on: checkpoints around the training loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from hyperparallel.cells.annotate_runner import AnnotateRunner
+from hyperparallel.errors import CheckpointError, TrainingError
+from hyperparallel.training.checkpoint import Checkpoints, find_checkpoint, load_weights, restore
+from hyperparallel.training.checkpoint_files import read_facts
+from hyperparallel.training.config import Config
+from hyperparallel.training.runners import AnyRunner
+from hyperparallel.training.stored import find_weights
+
+_logger = logging.getLogger(__name__)
+
+
+def check_start(config: Config) -> None:
+    """Find now whether `resume` or `init_from` can be read, before a rank starts.
+
+    Raises:
+        CheckpointError: there is nothing to read, or nothing left to train.
+    """
+    if config.init_from is not None:
+        find_weights(config.init_from)
+    if config.resume is not None:
+        _check_facts(config, read_facts(config.resume))
+
+
+def _check_facts(config: Config, facts: dict[str, Any]) -> None:
+    if facts["step"] >= config.training.steps:
+        raise CheckpointError(
+            f"resume = {config.resume!r} has done {facts['step']} steps, and training.steps is "
+            f"{config.training.steps}: raise training.steps to go on"
+        )
+    if facts["seed"] != config.training.seed:
+        raise CheckpointError(
+            f"resume = {config.resume!r} was made with training.seed = {facts['seed']}, now it is "
+            f"{config.training.seed}; set it to {facts['seed']}, as dropout goes on from it"
+        )
+
+
+class Keeper:
+    """Put a runner where the run begins, and keep its checkpoints.
+
+    Args:
+        config: `resume`, `init_from`, `checkpoint`, `training.on_nonfinite`.
+        runner: just built; every worker makes its Keeper.
+        folder: of the run, on rank 0.
+
+    Raises:
+        CheckpointError: what the run is to start from cannot be read or does not fit.
+    """
+
+    def __init__(self, config: Config, runner: AnyRunner, folder: Path | None):
+        self.config, self.runner = config, runner
+        self.first_step, self.first_sample = 0, 0
+        self.last: Path | None = None
+        # MindSpore's pipeline engine (annotate) has its own way to keep parameters.
+        self.keeps = not isinstance(runner, AnnotateRunner)
+        if config.resume is not None:
+            self._resume(config.resume)
+        elif config.init_from is not None:
+            load_weights(config.init_from, runner)
+        if self.keeps:
+            self._checkpoints = Checkpoints(folder, config.checkpoint.keep, runner.transport, self.last)
+
+    def _resume(self, path: str) -> None:
+        self.last = find_checkpoint(path)
+        facts = restore(path, self.runner)
+        _check_facts(self.config, facts)
+        self.runner.scale.restore(*facts["loss_scale"])
+        self.first_step = facts["step"]
+        # With another batch size the data go on where they were, at a step that counts other samples.
+        self.first_sample = facts["samples"] - self.first_step * self.config.training.batch_size
+
+    def after_step(self, line: dict[str, Any], is_last: bool) -> None:
+        """Refuse to go on from a step that is no number; save when it is time.
+
+        Args:
+            line: metrics of the step.
+            is_last: whether no other step follows.
+
+        Raises:
+            TrainingError: loss or gradient is no finite number, and the configuration says to stop.
+            CheckpointError: it cannot be saved.
+        """
+        step, every = line["step"], self.config.checkpoint.every
+        if not line["updated"]:
+            self._left_out(line)
+        if self.keeps and (is_last or (every and (step + 1) % every == 0)):
+            self.last = self._checkpoints.save(self.runner, self._facts(step + 1))
+
+    def _facts(self, steps: int) -> dict[str, Any]:
+        training = self.config.training
+        return {
+            "seed": training.seed,  # all randomness follows from it and the step: dropout is computed from keys
+            "samples": self.first_sample + steps * training.batch_size,
+            "loss_scale": list(self.runner.scale.state()),
+        }
+
+    def _left_out(self, line: dict[str, Any]) -> None:
+        loss, norm, step = line["loss"], line["grad_norm"], line["step"]
+        scale = line.get("loss_scale", 1.0)
+        if math.isfinite(loss) and scale > 1:
+            return  # an overflow of float16, which lowered the factor; that is how the factor is found
+        what = f"step {step}: the loss is {loss}, the gradient norm {norm}"
+        if self.config.training.on_nonfinite == "skip":
+            if self.runner.transport.rank == 0:
+                _logger.warning(f"{what}; the step was left out (training.on_nonfinite: skip)")
+            return
+        good = (
+            f"go on from the last good checkpoint with resume={self.last}"
+            if self.last
+            else "there is no checkpoint yet"
+        )
+        raise TrainingError(
+            f"{what}, so the job stops; {good}. Lower training.lr, look at the data of this step, or leave such steps "
+            "out with training.on_nonfinite: skip"
+        )

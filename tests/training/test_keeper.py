@@ -1,0 +1,164 @@
+"""Where a run begins and when it must not go on, through whole runs in one process."""
+
+import json
+import logging
+import os
+import signal
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from training_config import write_config
+
+from hyperparallel import Transport
+from hyperparallel.errors import CheckpointError, TrainingError
+from hyperparallel.training.config import load_config
+from hyperparallel.training.keeper import check_start
+from hyperparallel.training.trainer import train
+
+BLOW_UP = ("training.lr=1e30", "training.clip_norm=0", "training.steps=6", "training.warmup_steps=0")
+
+
+def run(folder, *overrides, report=None):
+    """Train in this process; return the lines of metrics and the summary."""
+    folder.mkdir()
+    config = load_config(write_config(folder), ["parallel.ranks=1", "run.jit=false", *overrides])
+    summary = train(config, Transport(), folder, report)
+    return read_lines(folder), summary
+
+
+def read_lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def numbers(lines):
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that is not interrupted, with a checkpoint of every step."""
+    folder = tmp_path_factory.mktemp("keeper") / "whole"
+    lines, _ = run(folder, "checkpoint.every=1", "checkpoint.keep=9", "model.llm.dropout=0.1", "training.steps=4")
+    return folder, lines
+
+
+def test_a_run_goes_on_with_equal_bits(whole, tmp_path):
+    folder, lines = whole
+    more, summary = run(
+        tmp_path / "more", f"resume={folder}/checkpoints/step_000002", "model.llm.dropout=0.1", "training.steps=4"
+    )
+    assert numbers(more) == numbers(lines)[2:] and summary["steps"] == 2
+    kept, gone_on = (
+        load_file(one / "checkpoints" / "step_000004" / "worker_00.safetensors") for one in (folder, tmp_path / "more")
+    )
+    assert set(kept) == set(gone_on)
+    for name, value in kept.items():
+        np.testing.assert_array_equal(value, gone_on[name], err_msg=name)
+
+
+def test_with_another_batch_size_the_data_go_on_where_they_were(whole, tmp_path):
+    folder, lines = whole
+    more, _ = run(
+        tmp_path / "more", f"resume={folder}/checkpoints/step_000002", "training.batch_size=4", "training.steps=6"
+    )
+    # Steps of 4 samples: two of them are the tokens and images of one of 8.
+    for key in ("tokens", "images"):
+        assert [more[at][key] + more[at + 1][key] for at in (0, 2)] == [line[key] for line in lines[2:]]
+
+
+def test_weights_of_another_run_begin_at_step_0(whole, tmp_path):
+    folder, lines = whole
+    more, _ = run(tmp_path / "more", f"init_from={folder}", "training.steps=1")
+    assert more[0]["step"] == 0 and more[0]["loss"] != lines[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["training.steps=2"], ("has done 4 steps", "raise training.steps")),
+        (["training.seed=3", "training.steps=9"], ("training.seed = 0, now it is 3", "set it to 0")),
+    ],
+)
+def test_what_cannot_go_on_is_found_before_a_rank_starts(whole, tmp_path, overrides, said):
+    config = load_config(write_config(tmp_path), [f"resume={whole[0]}", *overrides])
+    with pytest.raises(CheckpointError) as error:
+        check_start(config)
+    assert all(words in str(error.value) for words in said), str(error.value)
+
+
+def test_a_run_that_is_not_there_is_found_before_a_rank_starts(tmp_path):
+    for key in ("resume", "init_from"):
+        with pytest.raises(CheckpointError, match="nowhere"):
+            check_start(load_config(write_config(tmp_path), [f"{key}={tmp_path / 'nowhere'}"]))
+
+
+def test_a_loss_that_is_no_number_stops_with_step_and_last_checkpoint(tmp_path):
+    with pytest.raises(TrainingError) as error:
+        run(tmp_path / "run", *BLOW_UP, "checkpoint.every=1")
+    lines = read_lines(tmp_path / "run")
+    assert lines[-1]["updated"] is False and all(line["updated"] for line in lines[:-1])
+    broken = lines[-1]["step"]
+    last = tmp_path / "run" / "checkpoints" / f"step_{broken:06}"
+    said = str(error.value)
+    assert f"step {broken}: the loss is" in said and f"resume={last}" in said and last.is_dir()
+
+
+def test_a_loss_that_is_no_number_can_be_left_out(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        lines, summary = run(tmp_path / "run", *BLOW_UP, "training.on_nonfinite=skip")
+    left_out = [line["step"] for line in lines if not line["updated"]]
+    assert len(lines) == 6 and left_out and summary["steps_left_out"] == len(left_out)
+    assert sum("the step was left out" in record.message for record in caplog.records) == len(left_out)
+
+
+def test_float16_goes_on_over_overflows_and_a_checkpoint_keeps_the_factor(tmp_path):
+    float16 = (
+        "run.dtype=float16",
+        "run.jit=true",
+        "training.loss_scale=131072",
+        "training.steps=8",
+        "checkpoint.every=1",
+        "checkpoint.keep=9",
+    )
+    lines, summary = run(tmp_path / "run", *float16)
+    scales = [line["loss_scale"] for line in lines]
+    assert 0 < summary["steps_left_out"] < 8 and not lines[0]["updated"] and scales[-1] < 131072
+    more, _ = run(tmp_path / "more", *float16, f"resume={tmp_path / 'run' / 'checkpoints' / 'step_000003'}")
+    assert numbers(more) == numbers(lines)[3:] and [line["loss_scale"] for line in more] == scales[3:]
+
+
+def test_passes_and_micro_batches_give_the_same_numbers(tmp_path):
+    ways = {
+        "once": ("training.micro_batches=4",),
+        "twice": ("training.micro_batches=2", "training.accumulate=2"),
+        "uneven": ("training.micro_batches=3",),
+    }
+    runs = {name: run(tmp_path / name, *overrides)[0] for name, overrides in ways.items()}
+    for lines in runs.values():
+        for key in ("loss", "grad_norm", "tokens", "images"):
+            np.testing.assert_allclose([line[key] for line in lines], [line[key] for line in runs["once"]], rtol=1e-5)
+
+
+def test_a_layer_without_gradients_is_named_once(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        _, summary = run(tmp_path / "run", "data.max_images=0", "data.min_images=0")  # nothing for the encoder to see
+    assert "vision.patch.project.weight" in summary["untrained"]
+    assert all(name.startswith("vision") for name in summary["untrained"])
+    (record,) = [one for one in caplog.records if "never got a gradient" in one.message]
+    assert "vision.blocks.0" in record.message and "3 steps" in record.message and "model.freeze" in record.message
+
+
+def test_what_is_frozen_by_name_does_not_move_and_is_not_missed(tmp_path):
+    _, summary = run(tmp_path / "run", 'model.freeze=["vision.patch", "vision.blocks.*", "llm.*"]')
+    assert summary["untrained"] == []
+
+
+def test_a_stop_saves_at_the_end_of_the_step(tmp_path):
+    def ask(line):
+        if line["step"] == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    lines, summary = run(tmp_path / "run", "training.steps=9", "evaluation.samples=8", report=ask)
+    assert [line["step"] for line in lines] == [0, 1, 2] and summary["stopped"] and "exact" not in summary
+    assert summary["checkpoint"].endswith("step_000003")
