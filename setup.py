@@ -23,6 +23,7 @@ setup(
         "psutil>=5",
         "pydantic>=2.5",
         "PyYAML>=6",
+        "safetensors>=0.4",
         "scikit-learn>=1.3",
         "tqdm>=4.60",
     ],

@@ -129,7 +129,8 @@ class Gradients:
             by_group[one.ranks].append(index)
         for ranks in sorted(group for group in by_group if len(group) > 1):
             # One flat message per group: a small AllReduce costs as much as a large one.
-            flat = self.transport.sum(np.concatenate([local[index].ravel() for index in by_group[ranks]]), ranks)
+            flat = np.concatenate([local[index].ravel() for index in by_group[ranks]])
+            flat = self.transport.sum(flat, ranks, "the gradients")
             offset = 0
             for index in by_group[ranks]:
                 shape, size = local[index].shape, local[index].size
@@ -149,7 +150,8 @@ class Gradients:
             for one, gradient in zip(self.shared, gradients, strict=True)
             if one.counted_by == self.transport.rank
         )
-        return float(np.sqrt(self.transport.sum(np.array([square], np.float32), range(self.transport.size))[0]))
+        everybody = range(self.transport.size)
+        return float(np.sqrt(self.transport.sum(np.array([square], np.float32), everybody, "the gradient norm")[0]))
 
     def _local(self, one: Shared) -> np.ndarray:
         """Sum a parameter's copies on this rank; zeros where no micro-batch came by."""

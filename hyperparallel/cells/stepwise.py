@@ -165,8 +165,7 @@ class Runner:
     def _compute_in(self, dtype: str, jit: bool) -> None:
         if not jit:
             raise ConfigError(
-                f"dtype {dtype!r} needs compiled stages (jit, run.jit: true); op by op MindSpore would compute the loss "
-                "in it too"
+                f"dtype {dtype!r} needs compiled stages (run.jit: true); op by op MindSpore would compute the loss in it"
             )
         for slab in self.slabs.values():
             slab.compute_in(dtype)
@@ -248,6 +247,7 @@ class Runner:
                 )
             if self.shard == 0:  # the other shards have the same loss
                 table[self.replica, mb] = values.asnumpy()
-        table = self.transport.sum(table, range(self.transport.size)).astype(np.float64)
+        what = f"the losses of step {self.step_number}"
+        table = self.transport.sum(table, range(self.transport.size), what).astype(np.float64)
         self.transport.flush()
         return table.sum(axis=(0, 1))

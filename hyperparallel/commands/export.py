@@ -19,8 +19,9 @@ SUMMARY = "write the weights of a run or checkpoint as one safetensors file"
 EXAMPLE = "hyperparallel export runs/train/2026-01-31_12-00-00 model.safetensors"
 EPILOG = f"""\
 The names are the model's global ones, such as llm.embed.weight, whatever layout the job had; what tensor parallelism
-cut is joined. A tied weight is written once, under the name that the others are tied to; the metadata, JSON
-under 'hyperparallel', say which are tied, the step and the schedule. hyperparallel train CONFIG.yaml init_from=OUT.safetensors starts from the file.
+cut is joined. A tied weight is written once, under the name that the others are tied to; the metadata, JSON under
+'hyperparallel', say which are tied, the step and the schedule. A job starts from the file with
+  hyperparallel train CONFIG.yaml init_from=OUT.safetensors
 
 example:
   {EXAMPLE}

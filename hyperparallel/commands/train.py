@@ -16,7 +16,7 @@ from hyperparallel.training.job import JobError, has_starter, new_run_folder, ru
 from hyperparallel.training.keeper import check_start
 from hyperparallel.training.launch import is_worker
 from hyperparallel.training.planning import hand_over
-from hyperparallel.training.progress import Progress
+from hyperparallel.training.progress import Progress, loss_text
 from hyperparallel.training.runners import check
 from hyperparallel.training.trainer import train
 from hyperparallel.training.untrained import warning
@@ -74,7 +74,7 @@ def _start(args: argparse.Namespace, config: Config, planned: Planned) -> None:
         progress.close()
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     say(
-        f"loss {summary['first_loss']:.4f} -> {summary['last_loss']:.4f}, "
+        f"loss {loss_text(summary['first_loss'])} -> {loss_text(summary['last_loss'])}, "
         f"median step {summary['step_time'] * 1e3:.0f} ms, {summary['tokens_per_s']:.0f} tokens/s"
     )
     if summary["stopped"]:

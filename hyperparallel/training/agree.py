@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -56,6 +58,9 @@ def together(transport: Transport, do: Callable[[], None]) -> dict[int, str]:
     except OSError as error:
         name = f": {error.filename}" if error.filename else ""
         reason = f"{error.strerror or error}{name}"
-    except (SafetensorError, HyperParallelError) as error:
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))  # the library says so where the system refused
+        reason = os.strerror(int(number[1])) if number else str(error)
+    except HyperParallelError as error:
         reason = str(error)
     return share_texts(transport, reason)

@@ -61,7 +61,7 @@ def explain_failure(watch: Watch, msrun_code: int | None, logs: Path, last_step:
         return f"the scheduler of the job {_ended(first[member])} {when}; its log is {logs / 'scheduler.log'}"
     code = first.get(member, watch.ended.get(member))
     if chain and said[chain[-1]].silent:
-        return _silence(member, said[chain[-1]], chain[-1], member in watch.still, logs)
+        return _silence(member, said[chain[-1]], member in watch.still, logs)
     return f"rank {member} {_ended(code)} {when}; its log is {_log(logs, member)}{_hint(code)}"
 
 
@@ -94,9 +94,9 @@ def _quote(rank: Member, words: Words, logs: Path) -> str:
     return f"rank {rank} says: {words.text} (logs: {logs})"
 
 
-def _silence(rank: Member, words: Words, waiter: Member, held: bool, logs: Path) -> str:
-    state = " and is stopped (SIGSTOP, or a debugger)" if held else ""
-    return f"rank {rank} does not answer{state}; rank {waiter} says: {words.text} (log: {_log(logs, rank)})"
+def _silence(rank: Member, words: Words, held: bool, logs: Path) -> str:
+    state = " and is held still (SIGSTOP, or a debugger)" if held else ""
+    return f"rank {rank} does not answer{state}: {words.text} (log: {_log(logs, rank)})"
 
 
 def _ended(code: int | None) -> str:

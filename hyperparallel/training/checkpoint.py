@@ -80,7 +80,7 @@ class Checkpoints:
             counts[self.transport.rank] = _write_own(part, runner)
 
         self._together(part, write)
-        counts = self.transport.sum(counts, range(self.transport.size))
+        counts = self.transport.sum(counts, range(self.transport.size), "the checkpoint")
         writers = [worker for worker, count in enumerate(counts) if count]
         self._together(part, lambda: self._finish(part, final, runner, facts, writers), on=0)
         self.last = final

@@ -117,6 +117,7 @@ class _Wish:
         """Handle a signal."""
         now = time.monotonic()
         if self._stop_s is None or number != signal.SIGTERM or (self._asked is not None and now > self._asked + _ECHO):
+            print(f"hyperparallel: ended at once by {signal.Signals(number).name}", file=sys.stderr)
             sys.exit(128 + number)
         if self._asked is None:
             self._asked = now

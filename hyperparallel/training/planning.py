@@ -141,7 +141,7 @@ def check_equal_plans(plan: Plan, transport: Transport) -> None:
     digest = hashlib.sha256(to_text(plan.compute).encode()).digest()[:2]
     table = np.zeros(transport.size, np.float32)
     table[transport.rank] = int.from_bytes(digest, "little")
-    if len(set(transport.sum(table, range(transport.size)).tolist())) > 1:
+    if len(set(transport.sum(table, range(transport.size), "the plans").tolist())) > 1:
         raise ConfigError(
             f"the ranks planned {plan.schedule} differently; let hyperparallel train start them, give planner.file, or "
             "bound the planner by planner.work_limit instead of the clock"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +25,18 @@ class Progress:
 
     def report(self, line: dict) -> None:
         """Show one line of metrics."""
-        loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
-        self._bar.set_postfix_str(f"loss {loss}, {line['tokens_per_s']:.0f} tokens/s, {line['step_time'] * 1e3:.0f} ms")
+        speed = f"{line['tokens_per_s']:.0f} tokens/s, {line['step_time'] * 1e3:.0f} ms"
+        self._bar.set_postfix_str(f"loss {loss_text(line['loss'])}, {speed}")
         self._bar.update(line["step"] + 1 - self._bar.n)
 
     def close(self) -> None:
         """Leave the bar as it is."""
         self._bar.close()
+
+
+def loss_text(loss: float | None) -> str:
+    """Write a loss; in a file None stands for what is not a finite number, here that itself may."""
+    return "not a number" if loss is None or not math.isfinite(loss) else f"{loss:.4f}"
 
 
 def follow(path: Path, running: Callable[[], bool], report: Callable[[dict], None]) -> None:

@@ -70,6 +70,7 @@ class _Training:
             build_feed(config, "train", replica, self.keeper.first_sample) for replica in range(replicas_fed(config))
         ]
         self.feed = self.feeds[self.runner.replica]
+        self.feed.beside = [feed for feed in self.feeds if feed is not self.feed]
         self.passes = config.training.accumulate
         self.lines: list[dict[str, Any]] = []
 
@@ -114,7 +115,7 @@ class _Training:
             line["bubble"] = [round(share, 4) for share in table[:, 1].tolist()]
         line |= {"memory_peak_mb": round(float(table[:, 2].max()), 1), "data_wait": float(table[:, 3].max())}
         if traced:
-            write_step_traces(config, self.layers, runner, self.folder, self.feed.loads, step)
+            write_step_traces(config, self.layers, runner, self.folder, self.feed.loads, self._parts(step)[-1])
             runner.records = None
         return line, bool(table[:, 0].any())
 
@@ -146,7 +147,7 @@ class _Training:
         """Bring some numbers of every worker to all, (workers, numbers); refuse to go on with different data."""
         table = np.zeros((self.transport.size, len(own) + 1), np.float32)
         table[self.transport.rank] = [*own, fingerprint(self.feeds, self._parts(step)[-1])]
-        table = self.transport.sum(table, range(self.transport.size))
+        table = self.transport.sum(table, range(self.transport.size), f"what ranks say after step {step}")
         other = np.flatnonzero(table[:, -1] != table[0, -1])
         if len(other):
             raise DataError(

@@ -36,6 +36,16 @@ def test_a_replicated_layer_is_held_by_every_rank_and_a_sharded_one_by_one():
     assert [placement.holders(layer) for layer in range(7)] == [(0, 1, 2)] * 2 + [(0,), (0,), (1,), (1,), (2,)]
 
 
+@pytest.mark.parametrize("line", ["1f1b(llm)", "gpipe(llm)", "zb(llm)", "1f1b(llm)*2", "wave(llm)"])
+def test_30_layers_on_4_ranks_are_all_there_once(line):
+    placement = derive(line, ModelSpec.of({"llm": 30}), 4, 4).placement
+    assert sorted(layer for first, last in placement.slabs for layer in range(first, last)) == list(range(30))
+    assert all(len(placement.holders(layer)) == 1 for layer in range(30))
+    if placement.stages == 4:
+        assert [last - first for first, last in placement.slabs] == [8, 8, 7, 7]
+        assert [layer for first, last in placement.slabs for layer in range(first, last)] == list(range(30))
+
+
 def test_a_reflected_region_runs_from_the_last_rank_to_rank_0():
     placement = derive("wave(llm)", ModelSpec.of({"llm": 7}), 3, 2).placement
     assert placement.reflected == {1}

@@ -74,7 +74,7 @@ class Watch:
     def _sent(self, peer: int, tag: Any, arrays: Sequence[np.ndarray]) -> None:
         self.steps[-1]["sends"].append([peer, str(tag.action), [[list(a.shape), a.dtype.str] for a in arrays]])
 
-    def _summed(self, values: np.ndarray, ranks: Sequence[int]) -> None:
+    def _summed(self, values: np.ndarray, ranks: Sequence[int], what: str) -> None:
         self.steps[-1]["sums"].append([sorted(ranks), int(values.size)])
 
     def _reduced(self, gradients: Sequence[np.ndarray]) -> None:

@@ -15,7 +15,10 @@ PLAN = ["plan", "--schedule", "1f1b(llm)", "--ranks", "16", "--micro-batches", "
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["paln"], "unknown command 'paln'; expected plan, check, plot, export, train, bench, profile, dryrun; did you mean 'plan'?"),
+        (
+            ["paln"],
+            "unknown command 'paln'; expected plan, check, plot, export, train, bench, profile, dryrun; did you mean 'plan'?",
+        ),
         (["--verison"], "unknown option --verison; did you mean '--version'?"),
         (["plan", "--scheduel", "1f1b(llm)"], "unknown option --scheduel; did you mean '--schedule'?"),
         (["plan", "--rank=4"], "unknown option --rank; did you mean '--ranks'?"),

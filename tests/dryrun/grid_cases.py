@@ -42,6 +42,8 @@ class GridCase:
     dtype: str = "float32"
     recompute: tuple[int, ...] = ()
     toy: bool = False  # two products a layer instead of a multimodal LLM
+    dropout: float = 0.0
+    skips: bool = False  # a step whose gradients are no finite numbers
 
     @property
     def columns(self) -> dict[str, TensorSpec]:
@@ -54,6 +56,7 @@ class GridCase:
         size = self.topology
         text = f"{self.schedule}-{size.ranks}-{size.data_parallel}-{size.tensor_parallel}-{self.micro_batches}"
         text += f"-{self.vision}-{self.dtype}-{'+'.join(map(str, self.recompute))}"
+        text += f"-dropout{self.dropout}" * (self.dropout > 0) + "-skips" * self.skips
         return "".join(character if character.isalnum() or character in "-+" else "_" for character in text)
 
 
@@ -73,6 +76,9 @@ OTHERS = [
         "wave(vision+llm)", Topology(2), 2, dtype="float16"
     ),  # a slab ends with the embedding, whose table is wider
     GridCase(TRANSPOSE, Topology(2, 2, 2), 2),
+    GridCase(TRANSPOSE, Topology(2), 4, dropout=0.1),
+    GridCase(TRANSPOSE, Topology(2), 4, dropout=0.1, recompute=(0, 1, 3)),
+    GridCase(TRANSPOSE, Topology(2), 4, dtype="float16", skips=True),
 ]
 
 
@@ -127,8 +133,10 @@ def layers_for(case: GridCase, parallel: TensorParallel | None = None) -> tuple[
         return toy_layers()
     return mllm(
         MllmConfig(
-            vision=VisionConfig(width=16, depth=1, heads=2, ffn=32, trainable=case.vision),
-            llm=DecoderConfig(vocab_size=16, width=24, depth=2, heads=4, kv_heads=2, ffn=32, max_length=32),
+            vision=VisionConfig(width=16, depth=1, heads=2, ffn=32, trainable=case.vision, dropout=case.dropout),
+            llm=DecoderConfig(
+                vocab_size=16, width=24, depth=2, heads=4, kv_heads=2, ffn=32, max_length=32, dropout=case.dropout
+            ),
             image_token=3,
         ),
         parallel or TensorParallel(case.topology.tensor_parallel),

@@ -25,6 +25,7 @@ def compile_case(case: GridCase, transport: Transport, dumped: Path, out: Path) 
         topology=case.topology,
         dtype=case.dtype,
         recompute=case.recompute,
+        skips=case.skips,
     )
     columns = {name: np.zeros(spec.shape, spec.dtype) for name, spec in case.columns.items()}
     batch = [columns] * case.micro_batches

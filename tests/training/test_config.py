@@ -58,10 +58,22 @@ FILES = {
     "three betas": (changed("steps: 3", "steps: 3\n  betas: [0.9, 0.9, 0.9]"), ["line 23", "training.betas"]),
     "heads do not fit": (changed("width: 16", "width: 18"), ["line 6", "width 18", "multiple of"]),
     "images out of order": (changed("max_images: 1", "max_images: 1\n  min_images: 2"), ["line 19", "min_images is 2"]),
-    "batch not divisible": (changed("batch_size: 8", "batch_size: 7"), ["batch_size 7", "2 micro-batches", "6 and 8"]),
-    "replicas do not divide": (
-        changed("ranks: 2", "ranks: 2\n  data_parallel: 3"),
-        ["batch_size 8", "3 replicas", "multiple of 6", "6 and 12"],
+    "batch too small": (
+        changed("batch_size: 8", "batch_size: 1"),
+        ["batch_size 1", "2 micro-batches", "at least one sample", "raise batch_size to 2"],
+    ),
+    "too many replicas": (
+        changed("ranks: 2", "ranks: 2\n  data_parallel: 5"),
+        ["batch_size 8", "5 replicas", "raise batch_size to 10"],
+    ),
+    "passes do not divide": (
+        changed("batch_size: 8", "batch_size: 8\n  accumulate: 3"),
+        ["batch_size = 8", "accumulate = 3", "make it a multiple"],
+    ),
+    "starts twice": (LINES + "resume: a\ninit_from: b\n", ["init_from = 'b'", "resume = 'a'", "leave init_from out"]),
+    "freezes nothing": (
+        changed("  image_token: 3", '  image_token: 3\n  freeze: ["vison.*"]'),
+        ["model.freeze names 'vison.*'", "vision.patch .. llm.head", "vision.*"],
     ),
     "shards do not divide": (
         changed("ranks: 2", "ranks: 2\n  tensor_parallel: 4"),
