@@ -50,6 +50,7 @@ class Run:
 
     def __init__(self, out: Path, words: list[str], resume: Path | None = None):
         self.out = out
+        self.left: list[psutil.Process] = []  # that outlived the starter
         out.mkdir(parents=True)
         words = [*words, f"run.out={out / 'run'}", *([f"resume={resume}"] if resume else [])]
         command = [sys.executable, "-m", "hyperparallel", "train", str(CONFIG), *SMALL, *words]

@@ -165,7 +165,7 @@ class Runner:
     def _compute_in(self, dtype: str, jit: bool) -> None:
         if not jit:
             raise ConfigError(
-                f"dtype {dtype!r} needs compiled stages (run.jit: true); op by op MindSpore would compute the loss in it"
+                f"dtype {dtype!r} needs compiled stages (run.jit: true); op by op even the loss would be computed in it"
             )
         for slab in self.slabs.values():
             slab.compute_in(dtype)

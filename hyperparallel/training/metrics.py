@@ -54,7 +54,8 @@ def summarise(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         lines: of its steps, at least one.
 
     Returns:
-        First and last loss, and the medians of step time and speed without the first steps, which compile.
+        First and last loss; medians of times, speeds and bubbles without the first steps, which compile; and what had
+        been counted at the end.
     """
     settled = lines[len(lines) // 4 :]
     median = {
@@ -64,19 +65,20 @@ def summarise(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     mean = {
         key: float(np.mean([line[key] for line in settled])) for key in ("reorder_gain", "replan_ms") if key in lines[0]
     }
-    return {
+    summary = {
         "steps": len(lines),
         "first_loss": lines[0]["loss"],
         "last_loss": lines[-1]["loss"],
         **median,
         **mean,
-        "bubble": [
-            round(float(np.median(shares)), 4) for shares in zip(*(line["bubble"] for line in settled), strict=True)
-        ],
         "memory_peak_mb": lines[-1]["memory_peak_mb"],
         "steps_left_out": sum(not line["updated"] for line in lines),
         "skipped": lines[-1]["skipped"],
     }
+    if "bubble" in lines[0]:
+        shares = np.array([line["bubble"] for line in settled])
+        summary["bubble"] = np.median(shares, axis=0).round(4).tolist()
+    return summary
 
 
 def _numbers(value: Any) -> Any:

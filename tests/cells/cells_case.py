@@ -123,6 +123,7 @@ CASES = [
     # Several passes to a step, of other lengths.
     Case(TRANSPOSE, 2, passes=2, pad=1),
     Case("zb(vision+llm)", 4, micro_batches=8, passes=2, pad=8),
+    Case("wave(vision+llm)", 4, deep=True),
     Case(INLINE, 2, micro_batches=4, data_parallel=2, passes=2),
     # Dropout: by micro-batch, so all of these cut the 8 samples into 4.
     *(Case(schedule, ranks, dropout=0.2) for schedule, ranks in ((INLINE, 1), (TRANSPOSE, 2), (GPIPE, 4), (SPLIT, 2))),

@@ -112,7 +112,7 @@ def _launch(command: list[str], workers: int, log: Path) -> Job:
 
 def _finish(job: Job) -> None:
     try:
-        code = job.process.wait(timeout=600)
+        code = job.process.wait(timeout=900)
     finally:
         end_job(job.process)
     if code != 0:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cells_case import INLINE, TRANSPOSE, Case, batch_of, layers_of
-from cells_tiny import tiny_batch, tiny_layers
+from cells_tiny import CALLS, tiny_batch, tiny_layers
 
 from hyperparallel import Layer, Runner, Transport, derive, model_spec
 from hyperparallel.errors import ConfigError, DataError, ModelError
@@ -149,3 +149,47 @@ def test_a_rank_that_encodes_nothing_asks_for_no_pixels():
     plan = derive("transpose(vision, owner=[1,1,1,1]) >> 1f1b(llm)", model_spec(layers), 2, 4)
     runner = Runner(plan, layers, transport=Transport(0, 2), jit=False)
     assert [own for own, columns in runner.requests.values() if "pixel_values" in columns and own] == []
+
+
+def test_a_pass_that_failed_takes_those_before_it_with_it():
+    runner, clean = tiny_runner("1f1b(stem+net)"), tiny_runner("1f1b(stem+net)")
+    runner.accumulate(tiny_batch(2, seed=1))
+    with pytest.raises(DataError):
+        runner.step(without("y", 1))
+    assert runner.step(tiny_batch(2)) == clean.step(tiny_batch(2))
+
+
+def test_evaluating_between_two_passes_changes_nothing():
+    runner, clean = tiny_runner(), tiny_runner()
+    for one in (runner, clean):
+        one.accumulate(tiny_batch(2, seed=1))
+        if one is runner:
+            one.evaluate(tiny_batch(2, seed=5))
+    assert runner.step(tiny_batch(2)) == clean.step(tiny_batch(2))
+
+
+def test_dropout_follows_the_number_of_a_micro_batch_not_its_place():
+    case = Case(INLINE, 1, dropout=0.3, jit=False)
+    layers, batch = layers_of(case), batch_of(0, case, 0)
+
+    def step(places):
+        runner = Runner(derive(INLINE, model_spec(layers), 1, 4), layers, jit=False)
+        return runner.step([batch[mb] for mb in places], numbers=places)
+
+    in_order, turned = step([0, 1, 2, 3]), step([2, 0, 3, 1])
+    np.testing.assert_allclose(turned.loss, in_order.loss, rtol=1e-6)
+    np.testing.assert_allclose(turned.grad_norm, in_order.grad_norm, rtol=1e-5)
+
+
+@pytest.mark.parametrize("recompute", [(), (0,), (1,), (0, 1)])
+def test_a_forward_runs_again_where_it_is_asked_to(recompute):
+    layers = tiny_layers(counts=True)
+    CALLS.clear()
+    tiny_runner(layers=layers, recompute=recompute).step(tiny_batch(2))
+    stages = (("stem.a",), ("net.b", "net.c"))
+    assert CALLS == {name: 2 * (1 + (stage in recompute)) for stage, names in enumerate(stages) for name in names}
+
+
+def test_float16_op_by_op_is_refused():
+    with pytest.raises(ConfigError, match="needs compiled stages"):
+        tiny_runner(dtype="float16")

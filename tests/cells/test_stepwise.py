@@ -19,6 +19,9 @@ from cells_case import (
     relative_difference,
 )
 
+from hyperparallel import parse
+from hyperparallel.algebra.skeletons.base import registry
+
 TOLERANCE = 1e-5
 # float16 keeps 11 bits; the plain reference rounds sample by sample, the runner micro-batch by micro-batch.
 ROUNDING = {"float32": (TOLERANCE, TOLERANCE), "float16": (2e-3, 5e-2)}  # of losses and norms, of parameters
@@ -152,6 +155,12 @@ def test_running_forwards_again_changes_no_bit(results):
             assert kept.facts["results"] == again.facts["results"]
             for name, value in kept.final.items():
                 np.testing.assert_array_equal(value, again.final[name], err_msg=name)
+
+
+@pytest.mark.parametrize("ranks", (2, 4))
+def test_every_skeleton_is_among_the_cases(ranks):
+    lines = [case.schedule for case in CASES if case.ranks == ranks]
+    assert {region.skeleton for line in lines for region in parse(line).regions} == set(registry())
 
 
 def test_dropout_drops():

@@ -1,8 +1,11 @@
 """Who is a rank, what is started, and that a rank or a scheduler never starts a job of its own."""
 
+import os
+import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 from training_config import processes_of, write_config
 
@@ -28,6 +31,7 @@ def test_ranks_and_the_scheduler_are_told_by_their_role(monkeypatch, role, worke
 def test_a_process_of_a_job_never_starts_another(monkeypatch, tmp_path, role):
     """The scheduler runs the same command as the ranks; starting a job there is a fork bomb."""
     monkeypatch.setenv("MS_ROLE", role)
+    monkeypatch.setattr(launch, "Job", lambda *_, **__: pytest.fail("a job was started"))
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     worked = []
     monkeypatch.setattr(train_command, "_work", worked.append)
@@ -41,7 +45,7 @@ def test_every_rank_is_started_with_one_thread_and_this_python(monkeypatch, tmp_
     started = {}
     monkeypatch.delenv("MS_ROLE", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **more: started.update(command=command, **more))
+    monkeypatch.setattr(launch, "Job", lambda command, env, output: started.update(command=command, env=env))
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker_7.log").write_text("of an earlier job")
     start_job(["-m", "x", "a=[1, 2]"], 3, tmp_path / "logs")
@@ -78,6 +82,39 @@ def test_ending_a_job_ends_processes_in_sessions_of_their_own(tmp_path):
     end_job(job)  # has ended already
 
 
+def asleep(tmp_path, keep_sigterm, monkeypatch):
+    """Start a job whose `msrun` is a process that starts another, in a session of its own, and sleeps."""
+    script = tmp_path / "msrun"
+    inner = f"import time; open({str(tmp_path / 'mark')!r}, 'w').close(); time.sleep(60)"
+    script.write_text(
+        f"#!{sys.executable}\nimport subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {inner!r}], start_new_session=True)\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(launch.shutil, "which", lambda *_, **__: str(script))
+    job = start_job([], 1, tmp_path / "logs", keep_sigterm=keep_sigterm)
+    while not (tmp_path / "mark").exists():
+        assert job.poll() is None
+    return job
+
+
+@pytest.mark.parametrize("keep_sigterm", [True, False])
+def test_ending_a_job_whose_msrun_has_gone_ends_its_ranks(tmp_path, monkeypatch, keep_sigterm):
+    job = asleep(tmp_path, keep_sigterm, monkeypatch)
+    (child,) = psutil.Process(job.pid).children()
+    assert os.getsid(job.pid) == job.pid  # a Ctrl-C at the terminal does not reach it
+    child.terminate()
+    if keep_sigterm:  # until the rank says that it can obey
+        with pytest.raises(psutil.TimeoutExpired):
+            child.wait(0.3)
+        job.kill()
+        job.wait()
+        assert child.is_running()
+    end_job(job)
+    assert processes_of(tmp_path / "mark", 1.0) == []
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())  # here it is as before
+
+
 def test_run_folders_are_new_each_time(tmp_path):
     folders = {jobs.new_run_folder(str(tmp_path / "a" / "b")) for _ in range(4)}
     assert len(folders) == 4 and all(folder.is_dir() for folder in folders)
@@ -88,22 +125,3 @@ def test_a_rank_takes_the_folder_of_the_starter(monkeypatch, tmp_path):
     assert jobs.run_folder(str(tmp_path)) == tmp_path / "given"
     monkeypatch.delenv(jobs.RUN_FOLDER)
     assert jobs.run_folder(str(tmp_path)).parent == tmp_path
-
-
-TRACEBACK = "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\n    g()\nKeyError: 'x'\n"
-
-
-@pytest.mark.parametrize(
-    ("logs", "words"),
-    [
-        pytest.param(["", "hyperparallel: a mistake\n"], "worker_1 says: a mistake", id="a sentence"),
-        pytest.param([TRACEBACK, "hyperparallel: a mistake\n"], "worker_1 says: a mistake", id="sentence first"),
-        pytest.param(["fine\n", "x\n" + TRACEBACK], "failed on worker_1: KeyError: 'x'", id="a traceback"),
-        pytest.param(["", ""], "without a traceback", id="killed"),
-    ],
-)
-def test_the_rank_that_failed_is_named(tmp_path, logs, words):
-    for rank, text in enumerate(logs):
-        (tmp_path / f"worker_{rank}.log").write_text(text)
-    said = jobs._failure(tmp_path)
-    assert words in said and str(tmp_path) in said

@@ -16,7 +16,6 @@ from hyperparallel.training.build import (
     layer_times,
 )
 from hyperparallel.training.config import Training, load_config
-from hyperparallel.training.metrics import MetricsFile, write_json
 from hyperparallel.training.plan_config import plan_from_config
 from hyperparallel.training.planning import build_plan
 from hyperparallel.training.trainer import learning_rate, merge, train
@@ -27,7 +26,7 @@ LINE_KEYS = {
 }
 SUMMARY_KEYS = [
     *("schedule", "steps", "first_loss", "last_loss", "step_time", "tokens_per_s", "images_per_s", "data_wait"),
-    *("bubble", "memory_peak_mb", "steps_left_out", "skipped", "stopped", "checkpoint", "untrained"),
+    *("memory_peak_mb", "steps_left_out", "skipped", "bubble", "stopped", "checkpoint", "untrained"),
 ]
 EVALUATION_KEYS = ["held_out_loss", "exact", "samples"]
 
@@ -64,26 +63,6 @@ def test_the_rate_rises_then_falls():
 def test_columns_of_all_stages_are_merged_by_micro_batch():
     data = {0: {0: {"a": 1}, 2: {"a": 2}}, 3: {0: {"b": 3}, 1: {"b": 4}}}
     assert merge(data, 3) == [{"a": 1, "b": 3}, {"b": 4}, {"a": 2}]
-
-
-def test_ranks_other_than_0_write_no_metrics(tmp_path):
-    with MetricsFile(None) as metrics:
-        metrics.write({"step": 0})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_lines_are_on_disk_as_soon_as_they_are_written(tmp_path):
-    with MetricsFile(tmp_path / "m") as metrics:
-        for step in range(2):
-            metrics.write({"step": step})
-            assert [json.loads(line) for line in (tmp_path / "m").read_text().splitlines()][-1] == {"step": step}
-
-
-def test_a_json_file_is_replaced_as_a_whole(tmp_path):
-    for value in (1, 2):
-        write_json(tmp_path / "x.json", {"value": value})
-    assert json.loads((tmp_path / "x.json").read_text()) == {"value": 2}
-    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
 def alone(tmp_path, *overrides):
