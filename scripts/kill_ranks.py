@@ -27,7 +27,7 @@ import psutil
 
 CONFIG = Path(__file__).parent.parent / "yaml" / "digits.yaml"
 SMALL = (
-    "model.vision.depth=2",
+    "model.vision.depth=1",
     "model.llm.depth=2",
     "data.max_images=2",
     "training.batch_size=16",
@@ -166,10 +166,13 @@ class Chain:
         self.resume, self.done = (run.folder, run.checkpoint()) if run.checkpoint() else (self.resume, begins)
         wrong = [*self.wrong_end(run, code, rank, number), *self.wrong_losses(run, begins)]
         self.problems += len(wrong)
-        return (
+        row = (
             f"{number.name:8} {rank:4} {begins + after:6} {delay * 1e3:6.0f} {seconds:7.1f} {code!s:>5} "
             f"{self.done:10} {len(run.lines()):7}  {'; '.join(wrong) or 'ok'}"
         )
+        if self.done == self.args.steps:  # it came after the last step
+            self.resume, self.done = None, 0
+        return row
 
     def finish(self, run: Run | None = None) -> None:
         """Let a run go to its last step, and begin anew with the next one."""

@@ -125,7 +125,7 @@ class GraphRunner(RankGraph):
     def evaluate(self, batch: Sequence[MicroBatch]) -> StepResult:
         """Run the forwards only; nothing is kept or changed."""
         if self._forward_only is None:
-            self._forward_only = self.build("Forward", forwards_only(self.program))
+            self._forward_only = self.build("Forward", forwards_only(self.program), trains=False)
         cell, source = self._forward_only
         cell.set_train(False)
         packed, _ = cell(*self.inputs(batch, None, source))

@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, nn, ops
 
 from hyperparallel.algebra import Plan, validate
-from hyperparallel.algebra.program import Action, B, I
+from hyperparallel.algebra.program import Action
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.cells.gradients import share
@@ -88,7 +88,13 @@ class RankGraph:
         self.shared = share(plan, self.layers, self.slabs, topology, transport.rank)
 
     def build(
-        self, name: str, program: Sequence[Action], update: nn.Cell | None = None, frame: Frame | None = None
+        self,
+        name: str,
+        program: Sequence[Action],
+        update: nn.Cell | None = None,
+        frame: Frame | None = None,
+        *,
+        trains: bool = True,
     ) -> tuple[StepCell, Source]:
         """Make the Cell of a program.
 
@@ -97,11 +103,13 @@ class RankGraph:
             program: this rank's actions; without backwards for a forward-only step.
             update: see `graph_finish.write_finish`; None where nothing on this rank is trained.
             frame: what another training loop has around it.
+            trains: False for a forward-only step. A rank with nothing to train has a part in the sums of a training
+                step all the same.
 
         Returns:
             The Cell, and the source, which says what it takes.
         """
-        source, finish = self._write(program, update)
+        source, finish = self._write(program, trains, one_by_one=frame is None)
         title = f"{name} of worker {self.transport.rank} under {self.plan.schedule}"
         parts = self._parts(source, finish)
         lines = replace(source, lines=[*source.lines, *finish.lines])
@@ -141,7 +149,7 @@ class RankGraph:
                     f"encoder has {rows} rows in its first axis: make that a multiple of {split} (run.max_images)"
                 )
 
-    def _write(self, program: Sequence[Action], update: nn.Cell | None) -> tuple[Source, Finish]:
+    def _write(self, program: Sequence[Action], trains: bool, one_by_one: bool) -> tuple[Source, Finish]:
         """Generate the source of a program, and what ends it."""
         facts = {
             stage: StageFacts(slab.columns, slab.trains, len(slab.weights) > 0, stage in self.recompute)
@@ -154,7 +162,7 @@ class RankGraph:
         if self.shard > 0 and packed == "packed":  # the other shards of this replica have the same losses
             source.lines.append("packed = packed * 0.0")
         workers = self.topology.workers
-        if not any(action.kind in (B, I) for action in program):
+        if not trains:
             finish = Finish([*write_losses(source.token, packed, workers), "return packed, self.no_norm"])
             return source, finish
         summands = [
@@ -169,7 +177,7 @@ class RankGraph:
             workers=workers,
             clip=self.clip_norm > 0,
             scaled=self.scaled,
-            one_by_one=hasattr(update, "one"),
+            one_by_one=one_by_one,
         )
         return source, finish
 

@@ -97,12 +97,12 @@ def run_job(
                     end_job(job)
             if code == 0:
                 return
-            if not _port_taken(watch, logs) or (folder / metrics).exists():
+            if (folder / metrics).exists() or not _port_taken(watch, logs):
                 break
+        else:
+            raise JobError(f"the port of the scheduler was taken {_STARTS} times; see {logs / 'scheduler.log'}")
     if wish.late:
-        raise JobError(
-            f"the ranks did not end within {stop_s:g} s of SIGTERM and were killed; their logs are in {logs}"
-        )
+        raise JobError(f"the ranks did not end within {stop_s:g} s of SIGTERM and were killed (logs: {logs})")
     raise JobError(explain_failure(watch, code, logs, done[0] if done else None))
 
 
@@ -117,7 +117,8 @@ class _Wish:
         """Handle a signal."""
         now = time.monotonic()
         if self._stop_s is None or number != signal.SIGTERM or (self._asked is not None and now > self._asked + _ECHO):
-            print(f"hyperparallel: ended at once by {signal.Signals(number).name}", file=sys.stderr)
+            # On a line of its own: there may be a progress bar on this one.
+            print(f"\nhyperparallel: ended at once by {signal.Signals(number).name}", file=sys.stderr)
             sys.exit(128 + number)
         if self._asked is None:
             self._asked = now

@@ -14,10 +14,10 @@ class StopRequest:
     ranks until then (`launch.start_job`); one that came in the meantime is noted here too.
 
     Example:
-        >>> import os, signal
+        >>> import signal
         >>> with StopRequest() as stop:
         ...     before = stop.asked
-        ...     os.kill(os.getpid(), signal.SIGTERM)
+        ...     signal.raise_signal(signal.SIGTERM)
         ...     print(before, stop.asked)
         False True
     """

@@ -1,6 +1,5 @@
 """SIGTERM is a wish while the context lasts, also one that came before."""
 
-import os
 import signal
 
 import pytest
@@ -14,9 +13,9 @@ def test_sigterm_is_noted_and_the_handler_before_comes_back():
     try:
         with StopRequest() as stop:
             assert not stop.asked
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
             assert stop.asked and not heard
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert heard == [1]
         with StopRequest() as stop, pytest.raises(KeyError):  # a new one knows nothing of the last
             assert not stop.asked
@@ -28,7 +27,7 @@ def test_sigterm_is_noted_and_the_handler_before_comes_back():
 
 def test_one_that_came_while_sigterm_was_blocked_is_noted():
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
     with StopRequest() as stop:
         assert stop.asked
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
