@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -131,10 +132,15 @@ class Chain:
         self.resume: Path | None = None
         self.done = 0  # steps in the checkpoint that the next run starts from
         self.problems = 0
-        reference = self.start()
-        if reference.wait(START) != 0 or len(reference.lines()) != args.steps:
-            sys.exit(f"the job that nobody interrupts failed: {reference.messages()}")
-        self.expected = {line["step"]: numbers(line) for line in reference.lines()}
+        self.reference = self.start()
+
+    @cached_property
+    def expected(self) -> list[tuple[float, float]]:
+        """The numbers of every step of the job that nobody interrupts; it runs while the first ones are killed."""
+        code, lines = self.reference.wait(START), self.reference.lines()
+        if code != 0 or len(lines) != self.args.steps:
+            sys.exit(f"the job that nobody interrupts failed: {self.reference.messages()}")
+        return [numbers(line) for line in lines]
 
     def start(self) -> Run:
         """Start the next run."""
@@ -192,8 +198,9 @@ class Chain:
         if run.left:
             yield f"{len(run.left)} processes are left"
         if number == signal.SIGTERM:
-            if code != 0 or said:
-                yield f"exit code {code}, {said}"
+            output = (run.out / "output.txt").read_text(errors="replace")
+            if code != 0 or said or f"go on with resume={run.folder}\n" not in output:
+                yield f"exit code {code}, {said}, printed {output[-200:]!r}"
             if run.checkpoint() != run.lines()[-1]["step"] + 1:
                 yield f"the last step was {run.lines()[-1]['step']}, the checkpoint is of {run.checkpoint()}"
             return

@@ -17,7 +17,8 @@ PLAN = ["plan", "--schedule", "1f1b(llm)", "--ranks", "16", "--micro-batches", "
     [
         (
             ["paln"],
-            "unknown command 'paln'; expected plan, check, plot, export, train, bench, profile, dryrun; did you mean 'plan'?",
+            "unknown command 'paln'; expected plan, check, plot, export, train, bench, profile, dryrun; "
+            "did you mean 'plan'?",
         ),
         (["--verison"], "unknown option --verison; did you mean '--version'?"),
         (["plan", "--scheduel", "1f1b(llm)"], "unknown option --scheduel; did you mean '--schedule'?"),

@@ -1,6 +1,8 @@
 """A job that fails ends as a whole, soon, and says which process it was; a port that is taken is not a failure."""
 
+import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -57,3 +59,33 @@ def test_ports_that_are_always_taken_are_a_failure(tmp_path, monkeypatch):
         with pytest.raises(JobError, match="the port of the scheduler was taken 1 times; see .*scheduler.log"):
             run_job([str(SCRIPT), "together", "ends well", str(tmp_path)], 2, tmp_path, "metrics.jsonl", pytest.fail)
     assert processes_of(tmp_path, 1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("stop_s", "again", "error", "words"),
+    [
+        (1.0, False, JobError, r"the ranks did not end within 1 s of SIGTERM and were killed \(logs: "),
+        (60.0, True, SystemExit, "143"),
+        (None, False, SystemExit, "143"),
+    ],
+)
+def test_ranks_that_do_not_stop(tmp_path, stop_s, again, error, words):
+    """They sleep with SIGTERM blocked; two that come at once, as `timeout` sends, are one."""
+    main = threading.get_ident()
+
+    def ask():
+        while not (tmp_path / "logs" / "worker_1.log").exists():
+            time.sleep(0.05)
+        for pause in [0.1, 0.1, *([1.2] if again else [])]:
+            time.sleep(pause)
+            signal.pthread_kill(main, signal.SIGTERM)
+            if stop_s is None:
+                return
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    start = time.monotonic()
+    with pytest.raises(error, match=words):
+        run_job([str(SCRIPT), "alone", "sleeps", str(tmp_path)], 2, tmp_path, "metrics.jsonl", pytest.fail, stop_s)
+    asking.join()
+    assert processes_of(tmp_path, 1.0) == [] and time.monotonic() - start < 30
