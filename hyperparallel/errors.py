@@ -52,6 +52,10 @@ class CheckpointError(HyperParallelError):
     """A checkpoint that cannot be written, is not complete, or does not fit the model."""
 
 
+GONE, SILENT = "which has gone", "which does not answer"
+"""What a TransportError says of a rank that was waited for, `from rank 1, which has gone`; the starter looks for it."""
+
+
 class TransportError(HyperParallelError):
     """A message that is not the one the plan asks for; names both ends."""
 

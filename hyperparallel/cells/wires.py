@@ -20,10 +20,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hyperparallel.errors import TransportError
-
-GONE, SILENT = "which has gone", "which does not answer"
-"""How an error here ends the name of the rank that was waited for, `from rank 1, which has gone`."""
+from hyperparallel.errors import GONE, SILENT, TransportError
 
 _SIZE = struct.Struct("<Q")
 _HELLO = struct.Struct("<8s4sI")  # magic, token of the job, rank

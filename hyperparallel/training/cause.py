@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-from hyperparallel.cells.wires import GONE, SILENT
+from hyperparallel.errors import GONE, SILENT
 from hyperparallel.training.launch import worker_logs
 from hyperparallel.training.watch import SCHEDULER, Member, Watch
 
