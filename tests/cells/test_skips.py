@@ -10,9 +10,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=["jobs", "graph_jobs"])
-def ranks(request) -> list[dict]:
+def ranks(request, jobs, graph_jobs) -> list[dict]:
     """What both ranks saw."""
-    folder = request.getfixturevalue(request.param)
+    folder = {"jobs": jobs, "graph_jobs": graph_jobs}[request.param]
     return [json.loads((folder / f"skips.{rank}.json").read_text()) for rank in range(2)]
 
 
