@@ -65,15 +65,18 @@ class Dropout(nn.Cell):
     Args:
         rate: share that is dropped, 0 <= rate < 1.
         width: D.
-        name: unique in the model, such as `llm.blocks.3.mlp`.
     """
 
-    def __init__(self, rate: float, width: int, name: str) -> None:
+    def __init__(self, rate: float, width: int) -> None:
         super().__init__()
         self.threshold, self.scale = rate * 2.0**24, 1.0 / (1.0 - rate)
-        self.salt = _number(name)
+        self.salt = 0
         # int32 throughout: products wrap around, and shifts of negative numbers are cut to their own bits.
         self.feature_D = Tensor((np.arange(width, dtype=np.int64) * 0x1B873593).astype(np.uint32).view(np.int32))
+
+    def call_it(self, name: str) -> None:
+        """Give it a name that is unique in the model; `build_layer` does, by layer and place in it."""
+        self.salt = _number(name)
 
     def construct(self, x_RSD: Tensor, key_2: Tensor) -> Tensor:
         """Drop elements of (R, S, D); `key_2` is the column `RANDOM`."""

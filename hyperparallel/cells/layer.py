@@ -18,6 +18,7 @@ from mindspore import nn
 from mindspore.dataset import config as dataset_config
 
 from hyperparallel.algebra import LayerSpec, ModelSpec
+from hyperparallel.cells.dropout import Dropout
 from hyperparallel.cells.tensor_parallel import Shard
 from hyperparallel.cost.roofline import Traffic
 from hyperparallel.errors import ModelError
@@ -183,6 +184,9 @@ def build_layer(layer: Layer, seed: int) -> nn.Cell:
             parameter.init_data()
     if layer.parameters is not None:
         _check_listed(layer, cell)
+    for local, part in cell.cells_and_names():
+        if isinstance(part, Dropout):
+            part.call_it(f"{layer.name}.{local}")
     for local, parameter in cell.parameters_and_names():
         parameter.name = layer.global_name(local)
         parameter.requires_grad = layer.trainable and (layer.parameters is None or parameter.requires_grad)

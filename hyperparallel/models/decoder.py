@@ -96,10 +96,9 @@ class DecoderBlock(nn.Cell):
         config: sizes of the LLM.
         parallel: this worker's place among the T workers that share the block, alone by default; T divides heads,
             kv_heads and ffn.
-        name: of the layer, which its dropout depends on.
     """
 
-    def __init__(self, config: DecoderConfig, parallel: TensorParallel = WHOLE, name: str = "") -> None:
+    def __init__(self, config: DecoderConfig, parallel: TensorParallel = WHOLE) -> None:
         super().__init__()
         width, head, scale = config.width, config.width // config.heads, depth_scale(config.depth)
         shards = block_shards(config)
@@ -120,8 +119,8 @@ class DecoderBlock(nn.Cell):
         self.down = row_dense(width, shards["down.weight"], bias=False, scale=scale, parallel=parallel)
         self.drops = config.dropout > 0
         if self.drops:
-            self.drop1 = Dropout(config.dropout, width, f"{name}.attention")
-            self.drop2 = Dropout(config.dropout, width, f"{name}.mlp")
+            self.drop1 = Dropout(config.dropout, width)
+            self.drop2 = Dropout(config.dropout, width)
 
     def construct(self, x_BTD: ms.Tensor, random_2: ms.Tensor | None = None) -> ms.Tensor:
         """Apply the block: (B, T, D) -> (B, T, D), T at most max_length; with dropout, by the column `RANDOM`."""

@@ -77,7 +77,7 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
         *(
             layer(
                 f"vision.blocks.{index}",
-                build=partial(vit.VisionBlock, config, parallel, f"vision.blocks.{index}"),
+                build=partial(vit.VisionBlock, config, parallel),
                 columns=random,
                 work=partial(work.vision_block, config, parallel.size),
                 traffic=partial(work.vision_block_traffic, config, parallel.size),
@@ -121,7 +121,7 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
         *(
             layer(
                 f"llm.blocks.{index}",
-                build=partial(decoder.DecoderBlock, config, parallel, f"llm.blocks.{index}"),
+                build=partial(decoder.DecoderBlock, config, parallel),
                 columns=random,
                 work=partial(work.decoder_block, config, parallel.size),
                 traffic=partial(work.decoder_block_traffic, config, parallel.size),

@@ -76,10 +76,9 @@ class VisionBlock(nn.Cell):
         config: sizes of the encoder.
         parallel: this worker's place among the T workers that share the block, alone by default; T divides heads and
             ffn.
-        name: of the layer, which its dropout depends on.
     """
 
-    def __init__(self, config: VisionConfig, parallel: TensorParallel = WHOLE, name: str = "") -> None:
+    def __init__(self, config: VisionConfig, parallel: TensorParallel = WHOLE) -> None:
         super().__init__()
         width, scale, shards = config.width, depth_scale(config.depth), block_shards(config)
         self.heads = config.heads // parallel.size
@@ -97,8 +96,8 @@ class VisionBlock(nn.Cell):
         self.down = row_dense(width, shards["down.weight"], bias=True, scale=scale, parallel=parallel)
         self.drops = config.dropout > 0
         if self.drops:
-            self.drop1 = Dropout(config.dropout, width, f"{name}.attention")
-            self.drop2 = Dropout(config.dropout, width, f"{name}.mlp")
+            self.drop1 = Dropout(config.dropout, width)
+            self.drop2 = Dropout(config.dropout, width)
 
     def construct(self, x_NPD: ms.Tensor, random_2: ms.Tensor | None = None) -> ms.Tensor:
         """Apply the block: (N, P, D) -> (N, P, D); with dropout, by the column `RANDOM`."""

@@ -76,7 +76,7 @@ class EmulatedSlab:
         """Keep of the arguments only what it works on; what came over the wire has come."""
         return (unit,)
 
-    def forward(self, inputs: tuple[Unit], train: bool) -> Tensor:
+    def forward(self, inputs: tuple[Unit], train: bool, keep: bool = True) -> Tensor:
         """Take the time of a forward."""
         start = time.perf_counter()
         sleep_until(start + self._seconds[Action(self.stage, F, *inputs)])
@@ -89,7 +89,7 @@ class EmulatedSlab:
         return self._results[inputs[0]][1], ()
 
     @staticmethod
-    def loss_gradient(packed: Tensor) -> Tensor:
+    def loss_gradient(packed: Tensor, scale: float = 1.0) -> Tensor:
         """Return what starts a backward; nobody reads it."""
         return packed
 

@@ -3,16 +3,24 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
+from hyperparallel import Layer
 from hyperparallel.cells.dropout import RANDOM, Dropout, random_from, random_key, with_random
+from hyperparallel.cells.layer import build_layer
 
 WIDTH = 24
 
 
 def dropped(x_RSD, key, rate=0.3, name="block.mlp", train=True):
-    cell = Dropout(rate, WIDTH, name).set_train(train)
+    cell = named(rate, name).set_train(train)
     return cell(Tensor(x_RSD), Tensor(key)).asnumpy()
+
+
+def named(rate, name):
+    cell = Dropout(rate, WIDTH)
+    cell.call_it(name)
+    return cell
 
 
 def ones(rows, positions):
@@ -30,7 +38,7 @@ def mixed(x):
 @pytest.mark.parametrize(("rows", "positions", "first"), [(3, 7, 0), (1, 32, 5)])
 def test_the_mask_is_that_of_the_formula(rows, positions, first):
     key = random_from(random_key(4, 2, 1), first)
-    salt = Dropout(0.3, WIDTH, "block.mlp").salt
+    salt = named(0.3, "block.mlp").salt
     row = np.arange(1, rows + 1)[:, None, None] + first
     place = mixed(row * 0x3504F333 + np.arange(1, positions + 1)[None, :, None])
     feature = np.arange(WIDTH).astype(np.uint64) * np.uint64(0x1B873593)
@@ -71,14 +79,14 @@ def test_nothing_is_dropped_outside_of_training():
 
 
 def test_the_gradient_has_the_same_mask():
-    cell = Dropout(0.4, WIDTH, "a").set_train(True)
+    cell = named(0.4, "a").set_train(True)
     x, key = Tensor(ones(2, 5)), Tensor(random_key(0, 0, 0))
     gradient = ops.GradOperation(get_all=True)(cell)(x, key)[0]
     np.testing.assert_array_equal(gradient.asnumpy(), cell(x, key).asnumpy())
 
 
 def test_float16_stays_float16():
-    cell = Dropout(0.4, WIDTH, "a").set_train(True)
+    cell = named(0.4, "a").set_train(True)
     assert cell(Tensor(ones(1, 2), ms.float16), Tensor(random_key(0, 0, 0))).dtype == ms.float16
 
 
@@ -86,3 +94,14 @@ def test_every_micro_batch_gets_the_key_of_its_number():
     batch = with_random([{"x": 1}, {"x": 2}], seed=5, step=6, numbers=[3, 1])
     assert [one["x"] for one in batch] == [1, 2]
     np.testing.assert_array_equal([one[RANDOM] for one in batch], [random_key(5, 6, 3), random_key(5, 6, 1)])
+
+
+def test_a_layer_names_its_dropout():
+    class Block(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Dropout(0.1, WIDTH), Dropout(0.1, WIDTH)
+
+    cells = [build_layer(Layer(f"net.{index}", "net", Block), seed=0) for index in range(2)]
+    salts = [part.salt for cell in cells for part in (cell.first, cell.second)]
+    assert len(set(salts)) == 4 and salts[0] == named(0.1, "net.0.first").salt

@@ -99,8 +99,9 @@ def test_clipping_scales_all_gradients_to_the_norm():
 
 def test_clip_norm_0_turns_clipping_off():
     result, moved = first_step(clip_norm=0)
-    assert result.grad_norm == 0.0
-    np.testing.assert_array_equal(moved, first_step(clip_norm=1e9)[1])
+    loose, as_far = first_step(clip_norm=1e9)
+    assert result.grad_norm == loose.grad_norm > 0
+    np.testing.assert_array_equal(moved, as_far)
 
 
 def test_the_rate_of_a_step_overrides_the_settings():

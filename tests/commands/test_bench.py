@@ -46,7 +46,7 @@ def test_the_table_has_means_spreads_and_quotients():
     [
         ("parallel.data_parallel=2", "set parallel.data_parallel to 1"),
         ("parallel.tensor_parallel=2", "set parallel.tensor_parallel to 1"),
-        ("training.batch_size=30", "the nearest that fit: 28 and 32"),
+        ("training.batch_size=3", "each needs at least one sample; raise batch_size to 4"),
         ("schedule=1f1b(vison+llm)", "did you mean 'vision'?"),
     ],
 )

@@ -40,7 +40,7 @@ def test_the_report_has_layers_in_milliseconds_and_the_errors_of_stages():
         (None, [], "profile needs --out; for example\n  hyperparallel profile"),
         ("costs.json", ["parallel.tensor_parallel=2"], "set parallel.tensor_parallel to 1"),
         ("no/such/costs.json", [], "there is no folder no/such; make it or give another place"),
-        ("costs.json", ["training.batch_size=30"], "the nearest that fit: 28 and 32"),
+        ("costs.json", ["training.batch_size=3"], "each needs at least one sample; raise batch_size to 4"),
         ("costs.json", ["schedule=1f1b(vison+llm)"], "did you mean 'vision'?"),
     ],
 )
