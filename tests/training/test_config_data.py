@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training_config import LINES, write_config
+from training_config import FILES, LINES, write_config
 
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cli import main
@@ -17,15 +17,6 @@ from hyperparallel.training.planning import build_plan
 from hyperparallel.training.runners import build_runner
 from hyperparallel.training.trainer import batches, learning_rate, train
 
-DATA = """\
-data:
-  source: files
-  path: {folder}/train.jsonl
-  image_size: 8
-  channels: 1
-  max_images: 1
-"""
-
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
@@ -35,7 +26,7 @@ def example(tmp_path_factory):
     return folder
 
 
-def write(tmp_path: Path, example: Path, data: str = DATA) -> Path:
+def write(tmp_path: Path, example: Path, data: str = FILES) -> Path:
     before = "data:\n  max_images: 1\n"
     assert LINES.count(before) == 1
     return write_config(tmp_path, LINES.replace(before, data.format(folder=example)))
@@ -79,8 +70,8 @@ MISTAKES = {
 @pytest.mark.parametrize(("change", "words"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes(tmp_path, example, capsys, monkeypatch, change, words):
     monkeypatch.setattr("hyperparallel.training.job.start_job", lambda *_: pytest.fail("a job was started"))
-    assert DATA.count(change[0]) == 1
-    assert main(["train", str(write(tmp_path, example, DATA.replace(*change)))]) == 2
+    assert FILES.count(change[0]) == 1
+    assert main(["train", str(write(tmp_path, example, FILES.replace(*change)))]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("hyperparallel: ") and err.count("\n") == 1
     assert all(word in err for word in words), err

@@ -35,6 +35,16 @@ training:
   warmup_steps: 1
 """
 
+FILES = """\
+data:
+  source: files
+  path: {folder}/train.jsonl
+  image_size: 8
+  channels: 1
+  max_images: 1
+"""
+"""Section `data` of a job on files of a folder."""
+
 
 def write_config(folder: Path, text: str = LINES) -> Path:
     """Write a configuration whose runs go into the same folder."""
