@@ -44,16 +44,26 @@ def random_from(column: np.ndarray, row: int) -> np.ndarray:
     return np.array([column[0], row], np.int32)
 
 
-def with_random(batch: Sequence[Mapping[str, np.ndarray]], seed: int, step: int, numbers: Sequence[int]) -> list[dict]:
+def with_random(
+    batch: Sequence[Mapping[str, np.ndarray]],
+    seed: int,
+    step: int,
+    numbers: Sequence[int] | None = None,
+    before: int = 0,
+) -> list[dict]:
     """Give every micro-batch its column `RANDOM`.
 
     Args:
-        batch: the micro-batches.
+        batch: the micro-batches of one pass of a replica.
         seed: of the job.
         step: optimizer step.
-        numbers: of each micro-batch in the step.
+        numbers: of each among them; default: as they stand.
+        before: micro-batches of the step in other passes and replicas that are counted first.
     """
-    return [{**columns, RANDOM: random_key(seed, step, mb)} for columns, mb in zip(batch, numbers, strict=True)]
+    numbers = range(len(batch)) if numbers is None else numbers
+    return [
+        {**columns, RANDOM: random_key(seed, step, before + mb)} for columns, mb in zip(batch, numbers, strict=True)
+    ]
 
 
 class Dropout(nn.Cell):

@@ -15,7 +15,7 @@ from mindspore import Tensor
 from hyperparallel.algebra import Plan
 from hyperparallel.algebra.program import Piece, forwards_only, micro_batch
 from hyperparallel.algebra.topology import Topology
-from hyperparallel.cells.dropout import RANDOM, random_from, with_random
+from hyperparallel.cells.dropout import RANDOM, with_random
 from hyperparallel.cells.graph_cell import StepCell
 from hyperparallel.cells.graph_rank import RankGraph
 from hyperparallel.cells.graph_source import Source
@@ -24,7 +24,7 @@ from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.loss_scale import LossScale
 from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.own_slabs import parameters_of
-from hyperparallel.cells.pieces import bounds, cut_column
+from hyperparallel.cells.pieces import piece_of
 from hyperparallel.cells.shapes import RANDOM_SPEC, Columns
 from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
 from hyperparallel.cells.transport import Transport
@@ -172,8 +172,7 @@ class GraphRunner(RankGraph):
         if self.scaled:
             arguments.append(Tensor(self.scale.value, ms.float32))
         if RANDOM in self.columns:
-            first = self.replica * count
-            batch = with_random(batch, self.seed, self.step_number, [first + mb for mb in numbers or range(count)])
+            batch = with_random(batch, self.seed, self.step_number, numbers, self.replica * count)
         for column, unit in source.inputs:
             spec, mb = self.columns[column], micro_batch(unit)
             if column not in batch[mb]:
@@ -184,14 +183,8 @@ class GraphRunner(RankGraph):
                     f"micro-batch {mb}: column {column!r} has the shape {array.shape}, the graph was made for "
                     f"{spec.shape}; pad all micro-batches to the declared maximum"
                 )
-            if isinstance(unit, Piece) and column == RANDOM:
-                array = random_from(array, self._first_row(unit))
-            elif isinstance(unit, Piece):
-                array = cut_column(array, unit.index, self.plan.placement.split)
+            if isinstance(unit, Piece):
+                rows = self.columns[self.slabs[self.rank].columns[0]].shape[0]
+                array = piece_of(column, array, rows, unit.index, self.plan.placement.split)
             arguments.append(Tensor(array, getattr(ms, spec.dtype)))
         return arguments
-
-    def _first_row(self, piece: Piece) -> int:
-        """Return the number in its micro-batch of a piece's first image."""
-        rows = self.columns[self.slabs[self.rank].columns[0]].shape[0]
-        return bounds(rows, self.plan.placement.split)[piece.index]

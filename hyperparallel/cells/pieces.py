@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor
 
+from hyperparallel.cells.dropout import RANDOM, random_from
+
 
 def bounds(rows: int, pieces: int) -> list[int]:
     """Say where pieces begin and end: as equal as it goes, longer ones first, so that empty ones come last.
@@ -36,6 +38,21 @@ def cut_column(column: np.ndarray, index: int, pieces: int) -> np.ndarray:
     at = bounds(len(column), pieces)
     rows = column[at[index] : at[index + 1]]
     return rows if len(rows) else np.zeros((1, *column.shape[1:]), column.dtype)
+
+
+def piece_of(column: str, array: np.ndarray, rows: int, index: int, pieces: int) -> np.ndarray:
+    """Take what a piece gets of a column: its rows, or of `RANDOM` the key with the number of its first row.
+
+    Args:
+        column: its name.
+        array: of the whole micro-batch.
+        rows: of the micro-batch, all pieces together.
+        index: which piece.
+        pieces: how many there are.
+    """
+    if column == RANDOM:
+        return random_from(array, bounds(rows, pieces)[index])
+    return cut_column(array, index, pieces)
 
 
 def join(carries: Sequence[Tensor | tuple[Tensor, ...]]) -> Tensor | tuple[Tensor, ...]:

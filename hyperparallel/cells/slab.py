@@ -9,9 +9,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from hyperparallel.algebra.program import Piece, Unit
-from hyperparallel.cells.dropout import RANDOM, random_from
+from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.cells.layer import Layer, build_layer, layer_of
-from hyperparallel.cells.pieces import bounds, cut_column
+from hyperparallel.cells.pieces import piece_of
 from hyperparallel.errors import DataError, ModelError
 
 Carry = Tensor | tuple[Tensor, ...]
@@ -188,9 +188,9 @@ class Slab:
                 )
         arrays = [micro_batch[column] for column in self.columns]
         if isinstance(mb, Piece):
-            first = bounds(len(arrays[0]), pieces)[mb.index]
+            rows = len(arrays[0])
             arrays = [
-                random_from(array, first) if column == RANDOM else cut_column(array, mb.index, pieces)
+                piece_of(column, array, rows, mb.index, pieces)
                 for column, array in zip(self.columns, arrays, strict=True)
             ]
         columns = tuple(map(Tensor, arrays))

@@ -212,8 +212,8 @@ class Runner:
         count = self.plan.micro_batches
         check_count(batch, count)
         if any(RANDOM in slab.columns for slab in self.slabs.values()):
-            first = (len(self._passes) * self.topology.data_parallel + self.replica) * count
-            batch = with_random(batch, self.seed, self.step_number, [first + mb for mb in numbers or range(count)])
+            before = (len(self._passes) * self.topology.data_parallel + self.replica) * count
+            batch = with_random(batch, self.seed, self.step_number, numbers, before)
         walk = Walk(self, batch, train)
         try:
             walk.run()
