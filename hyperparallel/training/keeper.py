@@ -58,24 +58,30 @@ class Keeper:
     def __init__(self, config: Config, runner: AnyRunner, folder: Path | None):
         self.config, self.runner = config, runner
         self.first_step, self.first_sample = 0, 0
-        self.last: Path | None = None
+        before: Path | None = None  # the checkpoint that the run goes on from
         # MindSpore's pipeline engine (annotate) has its own way to keep parameters.
         self.keeps = not isinstance(runner, AnnotateRunner)
         if config.resume is not None:
-            self._resume(config.resume)
+            before = self._resume(config.resume)
         elif config.init_from is not None:
             load_weights(config.init_from, runner)
         if self.keeps:
-            self._checkpoints = Checkpoints(folder, config.checkpoint.keep, runner.transport, self.last)
+            self._checkpoints = Checkpoints(folder, config.checkpoint.keep, runner.transport, before)
 
-    def _resume(self, path: str) -> None:
-        self.last = find_checkpoint(path)
+    @property
+    def last(self) -> Path | None:
+        """The newest checkpoint of the run, or the one that it went on from."""
+        return self._checkpoints.last if self.keeps else None
+
+    def _resume(self, path: str) -> Path:
+        found = find_checkpoint(path)
         facts = restore(path, self.runner)
         _check_facts(self.config, facts)
         self.runner.scale.restore(*facts["loss_scale"])
         self.first_step = facts["step"]
         # With another batch size the data go on where they were, at a step that counts other samples.
         self.first_sample = facts["samples"] - self.first_step * self.config.training.batch_size
+        return found
 
     def after_step(self, line: dict[str, Any], is_last: bool) -> None:
         """Refuse to go on from a step that is no number; save when it is time.
@@ -92,7 +98,7 @@ class Keeper:
         if not line["updated"]:
             self._left_out(line)
         if self.keeps and (is_last or (every and (step + 1) % every == 0)):
-            self.last = self._checkpoints.save(self.runner, self._facts(step + 1))
+            self._checkpoints.save(self.runner, self._facts(step + 1))
 
     def _facts(self, steps: int) -> dict[str, Any]:
         training = self.config.training
