@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 _numbers = count()
+_folders: list[str] = []
 
 
 def import_source(
@@ -32,7 +33,7 @@ def import_source(
     """
     if folder is None:
         folder = tempfile.mkdtemp(prefix="hyperparallel-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        _folders.append(folder)
     name = f"{stem}_{next(_numbers)}"
     path = Path(folder) / f"{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,3 +45,10 @@ def import_source(
     sys.modules[spec.name] = module  # the compiler looks up names here
     spec.loader.exec_module(module)
     return module
+
+
+@atexit.register
+def remove_sources() -> None:
+    """Remove the folders that nobody chose; Python calls this when it ends."""
+    while _folders:
+        shutil.rmtree(_folders.pop(), ignore_errors=True)

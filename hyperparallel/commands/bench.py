@@ -68,6 +68,7 @@ def _work(config: Config) -> None:
         result = bench(config, transport, lambda doing: progress.write({"doing": doing}))
     if folder:
         write_json(folder / "bench.json", result)
+    transport.leave()
 
 
 def _pin() -> None:

@@ -66,6 +66,7 @@ def _work(config: Config) -> None:
         measured = profile(config, transport, lambda doing: progress.write({"doing": doing}))
     if folder:
         write_measured(folder / _RESULT, measured)
+    transport.leave()
 
 
 def report(measured: MeasuredCosts) -> str:

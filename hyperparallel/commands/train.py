@@ -56,6 +56,7 @@ def _work(config: Config) -> None:
     finally:
         if progress:  # ends its line, so that an error starts a new one
             progress.close()
+    transport.leave()
 
 
 def _start(args: argparse.Namespace, config: Config, planned: Planned) -> None:

@@ -115,6 +115,7 @@ def work(folder: Path) -> None:
         result = emulate(job, transport, lambda doing: progress.write({"doing": doing}))
     if transport.rank == 0:
         write_json(folder / RESULT, result)
+    transport.leave()
 
 
 def emulate(job: Mapping[str, Any], transport: Transport, progress: Callable[[str], None]) -> dict[str, Any]:

@@ -18,14 +18,12 @@ from hyperparallel.training.cause import explain_failure
 from hyperparallel.training.launch import end_job, start_job
 from hyperparallel.training.progress import follow
 from hyperparallel.training.watch import SCHEDULER, Watch
-
-RUN_FOLDER = "HYPERPARALLEL_RUN_FOLDER"
-"""Environment variable by which the starter tells the ranks the folder of this run."""
+from hyperparallel.variables import RUN_FOLDER
 
 _STARTS = 3  # times a job is started because the port of its scheduler was taken
 _PORT_TAKEN = "Failed to init the tcp server"  # what MindSpore's scheduler says then
 _GRACE = 5.0  # seconds between the first failure of a rank and the end of all, for the others to say what they wait for
-_PATIENCE = 15.0  # seconds between the end of the last rank and that of the job
+_SETTLING = 1.5  # seconds between the end of the last rank and that of the job; msrun looks at ranks once a second
 _ECHO = 1.0  # seconds in which a second SIGTERM is taken for the first; `timeout` sends two
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -95,7 +93,7 @@ def run_job(
             finally:
                 with _unheard():
                     end_job(job)
-            if code == 0:
+            if code == 0 or watch.ended_well:
                 return
             if (folder / metrics).exists() or not _port_taken(watch, logs):
                 break
@@ -138,7 +136,8 @@ class _Running:
     """Tell whether to wait for a job, and hand SIGTERM on to its ranks.
 
     A job does not always end by itself: when a rank failed before all had joined, the scheduler waits ten minutes for
-    it and `msrun` for the scheduler; when `msrun` has ended, its ranks go on.
+    it and `msrun` for the scheduler; ranks that did all they had to (`Transport.leave`) do not tell it that they go;
+    when `msrun` has ended, its ranks go on.
     """
 
     def __init__(self, job: subprocess.Popen, watch: Watch, wish: _Wish):
@@ -153,7 +152,7 @@ class _Running:
             self._told = True
             watch.signal_ranks(signal.SIGTERM)
         if self._until is None and (watch.first or watch.ranks_ended):
-            self._until = time.monotonic() + (_GRACE if watch.first else _PATIENCE)
+            self._until = time.monotonic() + (_GRACE if watch.first else _SETTLING)
         all_said = watch.first and (watch.ranks_ended or SCHEDULER in watch.first)
         if self._job.poll() is not None or self._wish.late or all_said:
             return False

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from hyperparallel.errors import ConfigError
+from hyperparallel.variables import JOB_MARK
 
-_MARK = "HYPERPARALLEL_JOB"  # environment variable that all processes of a job have, each job with a value of its own
 _PATIENCE = 10.0  # seconds for killed processes to go
 
 
@@ -32,7 +32,7 @@ class Job(subprocess.Popen):
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: Path):
         self.mark = f"{os.getpid()}-{time.time_ns()}"
-        environment = {**environment, _MARK: self.mark}
+        environment = {**environment, JOB_MARK: self.mark}
         with open(output, "wb") as file:
             # A session of its own: what the terminal sends to the starter (Ctrl-C) must not end msrun before the ranks.
             super().__init__(command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
@@ -127,7 +127,7 @@ def _marked(job: subprocess.Popen) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter() if isinstance(job, Job) else ():
         with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == job.mark:
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(JOB_MARK) == job.mark:
                 found.append(process)
     return found
 

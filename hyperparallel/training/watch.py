@@ -60,6 +60,14 @@ class Watch:
         """Whether all ranks have ended."""
         return all(rank in self.ended for rank in range(self._workers))
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether all ranks have ended and none is known to have failed.
+
+        `msrun` looks once a second: only when that has passed does its log tell of those whose exit code it has taken.
+        """
+        return self.ranks_ended and not any(self.ended[rank] for rank in range(self._workers)) and not self._told()
+
     def signal_ranks(self, number: signal.Signals) -> None:
         """Send a signal to all ranks that live."""
         for member, process in self._members.items():
@@ -69,8 +77,7 @@ class Watch:
 
     def missed(self) -> dict[Member, int]:
         """Read from the log of `msrun` who failed first, with the exit code, if `msrun` was faster than these looks."""
-        text = (self._logs / "msrun.log").read_text(encoding="utf-8", errors="replace")
-        if (match := _REAPED.search(text)) is None:
+        if (match := self._told()) is None:
             return {}
         by_pid = {process.pid: member for member, process in self._members.items()}
         unknown = [rank for rank in range(self._workers) if rank not in self._members]
@@ -78,6 +85,10 @@ class Watch:
         if member is None or self.first and member in self._members and self.first.get(member, 0) is not None:
             return {}
         return {member: int(match[2])}
+
+    def _told(self) -> re.Match | None:
+        """Find what `msrun` says of the first rank that failed."""
+        return _REAPED.search((self._logs / "msrun.log").read_text(encoding="utf-8", errors="replace"))
 
     def _held(self) -> Iterator[int]:
         for member, process in self._members.items():

@@ -74,6 +74,7 @@ def main() -> None:
     reuse_slabs()
     for values in cases:
         run_case(Case(**values), shards, transport, out)
+    transport.leave()
 
 
 if __name__ == "__main__":

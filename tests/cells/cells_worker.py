@@ -80,6 +80,7 @@ def main() -> None:
     for values in cases:
         reuse_slabs(values["dtype"])
         run_case(Case(**values), transport, out)
+    transport.leave()
 
 
 if __name__ == "__main__":

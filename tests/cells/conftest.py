@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +16,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from cells_case import CASES, kind_of, reference  # noqa: E402
-
-from hyperparallel.training.launch import end_job, start_job, worker_logs  # noqa: E402
+from cells_jobs import run_ranks  # noqa: E402
 
 _OVER_FILES = {"jobs", "results", "probes", "graph_jobs"}
 """Fixtures here that several files share: starting their jobs twice would cost minutes."""
@@ -50,26 +50,19 @@ class Seen(NamedTuple):
     final: dict[str, np.ndarray]
 
 
-class Job(NamedTuple):
-    """The cases of one number of workers, running."""
-
-    process: subprocess.Popen
-    log: Path
-
-
 @pytest.fixture(scope="session")
 def jobs(tmp_path_factory) -> Path:
     """Run the cases, those with equal numbers of workers in one job; return the folder of results."""
     out = tmp_path_factory.mktemp("cases")
-    alone = _start(1, out)
-    for workers in (2, 4):
-        job = _start(workers, out)
-        if workers == 2:
-            # Meanwhile, in this process, what the cases are compared with.
-            for kind in sorted({kind_of(case) for case in CASES}):
-                reference(*kind)
-        _finish(job)
-    _finish(alone)
+    with ThreadPoolExecutor() as background:
+        alone = background.submit(_run, 1, out)
+        pair = background.submit(_run, 2, out)
+        # Meanwhile, in this process, what the cases are compared with.
+        for kind in sorted({kind_of(case) for case in CASES}):
+            reference(*kind)
+        pair.result()
+        _run(4, out)
+        alone.result()
     return out
 
 
@@ -78,7 +71,7 @@ def graph_jobs(tmp_path_factory) -> Path:
     """Run all cases of the graph runner, those of equal size in one job; return the folder of what they wrote."""
     out = tmp_path_factory.mktemp("graph")
     for workers in (1, 2, 4):
-        _finish(_launch([str(HERE / "graph_worker.py"), str(out)], workers, out / f"log{workers}"))
+        _launch([str(HERE / "graph_worker.py"), str(out)], workers, out / f"job{workers}")
     return out
 
 
@@ -94,29 +87,23 @@ def probes(jobs) -> list[dict]:
     return [json.loads((jobs / f"probe.{rank}.json").read_text()) for rank in range(2)]
 
 
-def _start(workers: int, out: Path) -> Job:
+def _run(workers: int, out: Path) -> None:
+    """Run the cases of one number of workers."""
     cases = [asdict(case) for case in CASES if case.workers == workers]
     (out / f"{workers}.json").write_text(json.dumps(cases))
-    log = out / f"log{workers}"
-    return _launch([str(HERE / "cells_worker.py"), str(out / f"{workers}.json"), str(out)], workers, log)
+    _launch([str(HERE / "cells_worker.py"), str(out / f"{workers}.json"), str(out)], workers, out / f"job{workers}")
 
 
-def _launch(command: list[str], workers: int, log: Path) -> Job:
+def _launch(command: list[str], workers: int, folder: Path) -> None:
     if workers > 1:
-        return Job(start_job(command, workers, log), log)
-    log.mkdir()
+        run_ranks(command, workers, folder)
+        return
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
-    with open(log / "worker_0.log", "wb") as file:
-        return Job(subprocess.Popen([sys.executable, *command], env=environment, stdout=file, stderr=file), log)
-
-
-def _finish(job: Job) -> None:
-    try:
-        code = job.process.wait(timeout=900)
-    finally:
-        end_job(job.process)
-    if code != 0:
-        pytest.fail("\n".join(path.read_text(errors="replace")[-2000:] for path in worker_logs(job.log)))
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, errors="replace", timeout=900
+    )
+    if done.returncode != 0:
+        pytest.fail((done.stdout + done.stderr)[-4000:])
 
 
 def _load(path: Path) -> Seen:

@@ -63,6 +63,7 @@ def main() -> None:
     if transport.size == 2:
         facts = {"overflow": overflow(graph_runner, transport), "not a number": not_a_number(graph_runner, transport)}
         (out / f"skips.{transport.rank}.json").write_text(json.dumps(facts))
+    transport.leave()
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ import mindspore as ms
 import numpy as np
 import pytest
 import rewrite_cells as cells
+from cells_jobs import run_ranks
 
 from hyperparallel import AdamW, Layer, Runner, Transport, derive, model_spec
 from hyperparallel.cells.layer import build_layer, layer_of, seeded
 from hyperparallel.cells.optimizer import Optimizer
 from hyperparallel.cells.rewrite import transpose_pass
 from hyperparallel.errors import ModelError
-from hyperparallel.training.launch import end_job, start_job, worker_logs
 
 KINDS = {
     cells.Inside: ("pixels", "ids", "labels"),
@@ -251,16 +251,12 @@ def worker(out):
     losses = [runner.step(cells.batch_of(step)).loss for step in range(STEPS)]
     seen = {"losses": losses, "parameters": sorted(runner.parameters())}
     Path(out, f"{transport.rank}.json").write_text(json.dumps(seen))
+    transport.leave()
 
 
 @pytest.mark.slow
 def test_trains_on_two_ranks_as_before(tmp_path):
-    job = start_job([__file__, str(tmp_path)], 2, tmp_path / "log")
-    try:
-        code = job.wait(timeout=300)
-    finally:
-        end_job(job)
-    assert code == 0, [path.read_text(errors="replace")[-2000:] for path in worker_logs(tmp_path / "log")]
+    run_ranks([__file__, str(tmp_path)], 2, tmp_path)
     seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for one in seen:
         np.testing.assert_allclose(one["losses"], expected(cells.Outside)[0], rtol=1e-5)

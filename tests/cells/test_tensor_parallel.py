@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cells_case import INLINE, SEED, STEPS, TRANSPOSE, Case, layers_of, reference, relative_difference
+from cells_jobs import run_ranks
 from mindspore import nn
 
 from hyperparallel import Layer, Runner, Transport, derive, model_spec
@@ -16,7 +17,6 @@ from hyperparallel.cells.layer import build_layer, check_layers
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.tensor_parallel import Shard, TensorParallel, check_parts, join_parameter, slice_parameter
 from hyperparallel.errors import ConfigError, ModelError
-from hyperparallel.training.launch import end_job, start_job, worker_logs
 
 T = 2
 TOLERANCE = 1e-5
@@ -47,13 +47,7 @@ def results(tmp_path_factory):
         cases = [case for case in CASES if case.workers == workers]
         (out / "cases.json").write_text(json.dumps([asdict(case) for case in cases]))
         worker = str(Path(__file__).parent / "cells_tensor_worker.py")
-        job = start_job([worker, str(out / "cases.json"), str(T), str(out)], T * workers, out / "logs")
-        try:
-            code = job.wait(timeout=600)
-        finally:
-            end_job(job)
-        if code != 0:
-            pytest.fail("\n".join(path.read_text(errors="replace")[-2000:] for path in worker_logs(out / "logs")))
+        run_ranks([worker, str(out / "cases.json"), str(T), str(out)], T * workers, out)
         for case in cases:
             seen[case.name] = [_load(out / f"{case.name}.{number}") for number in range(T * workers)]
     return seen

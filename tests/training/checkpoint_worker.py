@@ -128,6 +128,7 @@ def main() -> None:
     transport, out, facts = Transport.start(), Path(sys.argv[1]), {}
     (four if transport.size == 4 else two)(transport, out, facts)
     (out / f"{transport.size}.{transport.rank}.json").write_text(json.dumps(facts))
+    transport.leave()
 
 
 if __name__ == "__main__":

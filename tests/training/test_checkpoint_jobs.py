@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hyperparallel.training.launch import end_job, start_job, worker_logs
 from hyperparallel.training.stored import Stored
 
 HERE = Path(__file__).parent
@@ -22,6 +21,7 @@ TOLERANCE = 1e-5
 def out(tmp_path_factory) -> Path:
     """Run the job of four workers, then that of two, which goes on from the first's checkpoint."""
     from cells_case import TRANSPOSE, Case, layers_of
+    from cells_jobs import run_ranks
 
     from hyperparallel.cells.layer import build_layer
 
@@ -32,14 +32,7 @@ def out(tmp_path_factory) -> Path:
     save_file({name: np.zeros_like(value) for name, value in weights.items()}, folder / "zeros.safetensors")
     save_file({"llm.embed.weight": weights["llm.embed.weight"]}, folder / "embed.safetensors")
     for workers in (4, 2):
-        logs = folder / f"logs{workers}"
-        job = start_job([str(HERE / "checkpoint_worker.py"), str(folder)], workers, logs)
-        try:
-            code = job.wait(timeout=300)
-        finally:
-            end_job(job)
-        if code != 0:
-            pytest.fail("\n".join(path.read_text(errors="replace")[-2000:] for path in worker_logs(logs)))
+        run_ranks([str(HERE / "checkpoint_worker.py"), str(folder)], workers, folder / f"job{workers}")
     return folder
 
 

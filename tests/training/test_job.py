@@ -38,6 +38,14 @@ def test_a_process_that_fails_ends_the_job_and_is_named(tmp_path, when, how, wor
     assert time.monotonic() - start < 60
 
 
+def test_ranks_that_have_done_everything_have_ended_well(tmp_path):
+    """Whatever becomes of MindSpore on the way out; and nobody waits for the scheduler, which would wait for 30 s."""
+    start = time.monotonic()
+    run_job([str(SCRIPT), "together", "crashes on its way out"], 2, tmp_path, "metrics.jsonl", pytest.fail)
+    assert processes_of(tmp_path, 1.0) == [] and time.monotonic() - start < 30
+    assert not (tmp_path / "logs" / "worker_0.log").read_text()
+
+
 def test_a_port_that_is_taken_meanwhile_makes_way_for_another(tmp_path, monkeypatch):
     given = []
     with socket.create_server(("127.0.0.1", 0)) as taken:

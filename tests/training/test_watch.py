@@ -87,3 +87,20 @@ def test_what_msrun_saw_counts_if_it_was_faster(watch, tmp_path):
     assert watch.missed() == {1: -9}
     watch._members.clear()
     assert watch.missed() == {}  # it could be either
+
+
+@pytest.mark.parametrize(
+    ("ended", "log", "well"),
+    [
+        ({0: 0, 1: 0}, "", True),
+        ({0: 0, 1: None}, "", True),
+        ({0: 0, 1: 0, SCHEDULER: 1}, "", True),
+        ({0: 0}, "", False),
+        ({0: 0, 1: -11}, "", False),
+        ({0: 0, 1: None}, "[ERROR] Worker process 17 exit with exception. Error code: -11.", False),
+    ],
+)
+def test_ranks_have_ended_well_if_nobody_says_otherwise(watch, tmp_path, ended, log, well):
+    watch.ended = ended
+    (tmp_path / "msrun.log").write_text(log)
+    assert watch.ended_well is well

@@ -1,5 +1,6 @@
 """A job that fails in the way that the command line asks, before it has joined or after; started by the tests."""
 
+import atexit
 import os
 import signal
 import sys
@@ -24,7 +25,10 @@ def together(how: str) -> None:
     from hyperparallel.cells.transport import Tag
 
     transport = Transport.start()
-    if how == "ends well":
+    if how == "crashes on its way out":
+        atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
+    if how in ("ends well", "crashes on its way out"):
+        transport.leave()
         return
     if transport.rank == 0:
         transport.receive(1, Tag(Action(0, "SEND_F", 0), 0))
