@@ -63,15 +63,23 @@ def train(folder: Path, workers: int, changes: Mapping[str, Any], flags: Sequenc
     command = ["-m", "mindformers_patch", "--config", str(path), *flags]
     if workers == 1:
         return [alone(folder, command)]
+    return run_workers(command, workers, folder)
+
+
+def run_workers(command: Sequence[str], workers: int, folder: Path) -> list[list[Printed]]:
+    """Run a command under `msrun`; return what each worker printed."""
     job = start_job(command, workers, folder / "log", {"PYTHONPATH": str(PROJECT)})
     try:
         code = job.wait(timeout=300)
     finally:
         end_job(job)
-    logs = worker_logs(folder / "log")
-    if code != 0:
-        pytest.fail("\n".join(log.read_text(errors="replace")[-3000:] for log in logs))
-    return [read(log.read_text(errors="replace")) for log in logs]
+    logs = [log.read_text(errors="replace") for log in worker_logs(folder / "log")]
+    said = (folder / "log" / "msrun.log").read_text(errors="replace")
+    # MindSpore's way out on CPU crashes now and then (`Transport.leave`); whoever trained to the end is not to blame.
+    crashed_after = "Error code: -11" in said and all("Training Over!" in log for log in logs)
+    if code != 0 and not crashed_after:
+        pytest.fail("\n".join([*(log[-3000:] for log in logs), said]))
+    return [read(log) for log in logs]
 
 
 def alone(folder: Path, command: Sequence[str]) -> list[Printed]:

@@ -8,13 +8,12 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from mindformers_case import PROJECT, alone, read, write
+from mindformers_case import PROJECT, alone, run_workers, write
 from safetensors.numpy import load_file
 
 import yaml
 from hyperparallel.dryrun import run_ranks
 from hyperparallel.errors import ConfigError
-from hyperparallel.training.launch import end_job, start_job, worker_logs
 from mindformers_patch.backbone import put_images
 from mindformers_patch.block import read_job
 from mindformers_patch.gpt_features import place_images
@@ -43,14 +42,7 @@ def job(folder: Path, changes: dict, *flags: str):
 def two(folder: Path, changes: dict):
     """Run under `msrun`, two workers that share the images; return what each printed."""
     path = write(folder, {"runner_config.batch_size": 4, **changes}, CPU)
-    running = start_job([str(PLAIN), str(path)], 2, folder / "log", {"PYTHONPATH": str(PROJECT)})
-    try:
-        code = running.wait(timeout=300)
-    finally:
-        end_job(running)
-    logs = [log.read_text(errors="replace") for log in worker_logs(folder / "log")]
-    assert code == 0, "\n".join(log[-3000:] for log in logs)
-    return [read(log) for log in logs]
+    return run_workers([str(PLAIN), str(path)], 2, folder)
 
 
 def assert_equal(printed, expected) -> None:
