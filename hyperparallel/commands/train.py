@@ -81,13 +81,19 @@ def _start(args: argparse.Namespace, config: Config, planned: Planned) -> None:
     if summary["stopped"]:
         say(f"stopped by SIGTERM after {summary['steps']} steps of this run; go on with resume={folder}")
     if "checkpoint" in summary:
-        say(f"checkpoint {summary['checkpoint']}")
+        say(f"checkpoint {_as_given(Path(summary['checkpoint']), folder)}")
     if summary.get("untrained"):
         say(warning(summary["untrained"], summary["steps"]))
     if "reorder_gain" in summary:
         say(f"reordering the micro-batches saves {summary['reorder_gain']:.1%} of a step, as predicted")
     if "exact" in summary:
         say(f"held-out exact reading {summary['exact']:.1%} of {summary['samples']:.0f} samples")
+
+
+def _as_given(path: Path, folder: Path) -> Path:
+    """Write what lies in the run folder as its user writes the folder; a checkpoint of an earlier run lies elsewhere."""
+    own = folder.absolute()
+    return folder / path.relative_to(own) if path.is_relative_to(own) else path
 
 
 def _way_on(folder: Path) -> str:

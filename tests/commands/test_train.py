@@ -14,6 +14,7 @@ import pytest
 
 from hyperparallel import Transport
 from hyperparallel.cli import main
+from hyperparallel.commands import train as train_command
 from hyperparallel.training.config import load_config
 from hyperparallel.training.launch import end_job
 from hyperparallel.training.trace import MEASURED
@@ -87,6 +88,7 @@ def test_from_start_to_end_and_by_hand_with_equal_losses(tmp_path, capsys):
     assert str(folder) in out.splitlines()[0] and "on 2 ranks" in out.splitlines()[0]
     assert f"loss {summary['first_loss']:.4f} -> {summary['last_loss']:.4f}, median step " in out
     assert f"held-out exact reading {summary['exact']:.1%} of 8 samples" in out
+    assert f"checkpoint {folder / 'checkpoints' / 'step_000003'}" in out
     losses = [line["loss"] for line in lines_of(folder)]
     assert len(losses) == 3 and losses[0] == summary["first_loss"] and losses[-1] == summary["last_loss"]
 
@@ -155,6 +157,15 @@ def test_a_rank_that_fails_is_named_with_its_own_words(tmp_path, capsys, monkeyp
     said = f"hyperparallel: rank 0 says: step 1 cannot be read (logs: {folder / 'logs'})\n"
     assert err.endswith(said) and err.count("hyperparallel: ") == 1
     assert "Traceback" not in err and processes_of(tmp_path) == []
+
+
+def test_a_checkpoint_is_named_as_its_user_names_the_run_folder():
+    folder = Path("runs/digits/first")
+    inside = folder / "checkpoints" / "step_000003"
+    assert train_command._as_given(inside.absolute(), folder) == inside
+    assert train_command._as_given(inside.absolute(), folder.absolute()) == inside.absolute()
+    elsewhere = Path("/runs/earlier/checkpoints/step_000003")
+    assert train_command._as_given(elsewhere, folder) == elsewhere
 
 
 def test_a_starter_that_is_interrupted_ends_its_ranks_at_once(tmp_path):
