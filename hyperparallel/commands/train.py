@@ -91,7 +91,7 @@ def _start(args: argparse.Namespace, config: Config, planned: Planned) -> None:
 
 
 def _as_given(path: Path, folder: Path) -> Path:
-    """Write what lies in the run folder as its user writes the folder; a checkpoint of an earlier run lies elsewhere."""
+    """Write what lies in the run folder as its user writes the folder; a checkpoint of an earlier run is elsewhere."""
     own = folder.absolute()
     return folder / path.relative_to(own) if path.is_relative_to(own) else path
 
