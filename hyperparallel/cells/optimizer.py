@@ -64,10 +64,6 @@ class Optimizer:
         # mutable: a tuple of tensors would count as a constant and be logged as such.
         self._adamw(ms.mutable(tuple(Tensor(gradients[index]) for index in self._order)))
 
-    def state(self) -> list[Parameter]:
-        """Return the optimizer's own parameters (the moments), for inspection."""
-        return [] if self._adamw is None else [*self._adamw.exp_avg, *self._adamw.exp_avg_sq]
-
     def moments(self) -> list[tuple[Parameter, Parameter]]:
         """Return (first, second) moment of every parameter, in the order given to the constructor."""
         if self._adamw is None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from hyperparallel.algebra import Action, Plan
@@ -21,7 +20,6 @@ from hyperparallel.algebra.program import SEND_B, SEND_F, SENDS, B, F
 from hyperparallel.algebra.progress import counterpart
 from hyperparallel.cost import Costs, Span, Timeline
 from hyperparallel.errors import HyperParallelError
-from hyperparallel.views.files import write_files
 from hyperparallel.views.live import live_curve
 from hyperparallel.views.loading import Loading, loading_events
 
@@ -155,15 +153,6 @@ def to_bytes(content: dict[str, Any]) -> bytes:
     """Return the content of a trace file: one event per line."""
     lines = ",\n".join(json.dumps(event) for event in content["traceEvents"])
     return f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'.encode()
-
-
-def write_trace(path: str | Path, content: dict[str, Any]) -> None:
-    """Write a trace beside its place and rename it.
-
-    Raises:
-        HyperParallelError: the path cannot be written.
-    """
-    write_files({path: to_bytes(content)})
 
 
 def _whole(span: Span, scale: float) -> Span:

@@ -71,5 +71,5 @@ def _step(runner: Runner | GraphRunner, step: int, scale: LossScale, breaks: boo
 def _state(runner: Runner | GraphRunner) -> list[np.ndarray]:
     """Copy parameters and moments."""
     of_graph = isinstance(runner, GraphRunner)
-    moments = [*runner.update.first, *runner.update.second] if of_graph else runner.optimizer.state()
-    return [*runner.parameters().values(), *(moment.asnumpy().copy() for moment in moments)]
+    moments = runner.update.moments() if of_graph else runner.optimizer.moments()
+    return [*runner.parameters().values(), *(moment.asnumpy().copy() for pair in moments for moment in pair)]

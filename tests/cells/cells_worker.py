@@ -55,7 +55,7 @@ def run_case(case: Case, transport: Transport, out: Path) -> None:
         "evaluated": evaluated,
         "kept": kept,
         "steps": watch.steps,
-        "state": [parameter.name for parameter in runner.optimizer.state()],
+        "state": [moment.name for pair in runner.optimizer.moments() for moment in pair],
         "shared": {one.name: one.ranks for one in runner.gradients.shared},
         "requests": runner.requests,
         "program": [str(action) for action in runner.program],

@@ -69,12 +69,12 @@ def test_only_matrices_decay():
 def test_without_parameters_nothing_happens():
     optimizer = Optimizer(AdamW(), [])
     optimizer.update([], 0.1)
-    assert optimizer.state() == []
+    assert optimizer.moments() == []
 
 
-def test_state_belongs_to_the_given_parameters_only():
-    state = Optimizer(AdamW(), parameters()).state()
-    assert sorted(p.name.split(".")[-1] for p in state) == sorted([*SHAPES, *SHAPES])
+def test_moments_belong_to_the_given_parameters_in_their_order():
+    moments = Optimizer(AdamW(), parameters()).moments()
+    assert [[moment.name.split(".")[-1] for moment in pair] for pair in moments] == [[name, name] for name in SHAPES]
 
 
 def first_step(clip_norm, lr=None):

@@ -12,7 +12,7 @@ from hyperparallel.algebra import Action, parse_action
 from hyperparallel.algebra.progress import counterpart
 from hyperparallel.errors import HyperParallelError
 from hyperparallel.views.loading import Loading
-from hyperparallel.views.perfetto import later, side_by_side, to_bytes, trace, trace_of_records, write_trace
+from hyperparallel.views.perfetto import later, side_by_side, to_bytes, trace, trace_of_records
 
 COST = "vision=6/9,llm=5/8,gen=8/12"
 
@@ -220,9 +220,6 @@ def test_a_trace_can_be_moved():
         assert after == (before | {"ts": pytest.approx(before["ts"] + 2.5e6)} if "ts" in before else before)
 
 
-def test_file(tmp_path):
+def test_bytes():
     content = trace(*planned(TRANSPOSED, 2, 2, COST))
-    write_trace(tmp_path / "x.json", content)
-    assert json.loads((tmp_path / "x.json").read_text()) == content
-    assert (tmp_path / "x.json").read_bytes() == to_bytes(content)
-    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+    assert json.loads(to_bytes(content)) == content
