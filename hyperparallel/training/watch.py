@@ -99,8 +99,14 @@ class Watch:
     def _find(self) -> Iterator[tuple[Member, psutil.Process]]:
         """Find the children of `msrun` that are members; it starts a `tail` for each rank too."""
         with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self._job.pid).children():
+            children = psutil.Process(self._job.pid).children()
+            oldest = min(children, key=lambda process: (process.create_time(), process.pid), default=None)
+            for process in children:
                 with suppress(psutil.Error, ProcessLookupError):
+                    # Who has ended shows no environment; `msrun` starts the scheduler first and asks for it last.
+                    if process == oldest and SCHEDULER not in self._members and _has_ended(process):
+                        yield SCHEDULER, process
+                        continue
                     environment = process.environ()
                     role = environment.get("MS_ROLE")
                     if role == "MS_SCHED":

@@ -18,7 +18,7 @@ def test_python_calls_every_layer_once_per_micro_batch(probes, schedule):
 
 def test_compiled_layers_print_once_per_micro_batch(jobs, probes):
     """The compiler can drop neither the print nor its second run, if there were one."""
-    printed = "".join((jobs / "log2" / f"worker_{rank}.log").read_text() for rank in range(2))
+    printed = "".join((jobs / "job2" / "logs" / f"worker_{rank}.log").read_text() for rank in range(2))
     for layer in tiny_layers():
         assert printed.count(f"{MARK} {layer.name}") == FORWARDS, layer.name
 

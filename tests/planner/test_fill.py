@@ -142,7 +142,7 @@ def test_messages_count():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [*grid()][::9])
 def test_grid_is_within_1_percent_of_the_best_bound(case):
-    filling = fill(case.problem(), time_limit_s=5.0)
+    filling = fill(case.problem(), time_limit_s=20.0)  # alone 5 s are enough; other tests run beside this one
     check_filling(case.problem(), filling)
     assert filling.gap <= 0.01
 

@@ -16,7 +16,8 @@ from hyperparallel.training.watch import SCHEDULER, Watch
 MSRUN = """\
 import os, subprocess, sys, time
 sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-subprocess.Popen(sleep, env={**os.environ, "MS_ROLE": "MS_SCHED", "RANK_ID": "0"})
+scheduler = sleep if len(sys.argv) == 1 else [sys.executable, "-c", sys.argv[1]]
+subprocess.Popen(scheduler, env={**os.environ, "MS_ROLE": "MS_SCHED", "RANK_ID": "0"})
 for rank in "10":
     environment = {**os.environ, "MS_ROLE": "MS_WORKER", "RANK_ID": rank}
     subprocess.Popen(sleep, env=environment, start_new_session=True)
@@ -62,6 +63,19 @@ def test_the_first_to_end_and_how(watch):
     processes[SCHEDULER].terminate()
     wait(watch, lambda: watch.ranks_ended and SCHEDULER in watch.ended)
     assert watch.first == {1: -9} and watch.ended == {1: -9, 0: -9, SCHEDULER: -15}
+
+
+def test_a_scheduler_that_ends_before_anyone_looks(tmp_path):
+    (tmp_path / "msrun.log").write_text("")
+    job = subprocess.Popen([sys.executable, "-c", MSRUN, "raise SystemExit(3)"])
+    try:
+        watch, process = Watch(job, 2, tmp_path), psutil.Process(job.pid)
+        wait(watch, lambda: len(process.children()) == 5 and process.children()[0].status() == psutil.STATUS_ZOMBIE)
+        late = Watch(job, 2, tmp_path)
+        wait(late, lambda: late.complete)
+        assert late.first == late.ended == {SCHEDULER: 3} and not late.ended_well
+    finally:
+        end_job(job)
 
 
 def test_a_signal_goes_to_the_ranks_only(watch):
