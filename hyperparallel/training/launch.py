@@ -70,8 +70,9 @@ def start_job(
         ConfigError: `msrun` is not installed beside this Python.
 
     Returns:
-        The msrun process; its output goes to `log_dir/msrun.log`. Its exit code is 0 only if all ranks and the scheduler
-        ended well. After `Transport.leave` the scheduler does not: `job.run_job` ends it and looks at the ranks alone.
+        The msrun process; its output goes to `log_dir/msrun.log`. Its exit code is 0 only if all ranks and the
+        scheduler ended well. After `Transport.leave` the scheduler does not: `job.run_job` ends it and looks at the
+        ranks alone.
     """
     assert not is_worker(), "a rank must not start a job of its own"
     msrun = shutil.which("msrun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
