@@ -26,6 +26,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from hyperparallel.variables import RUN_FOLDER
+
 CONFIG = Path(__file__).parent.parent / "yaml" / "digits.yaml"
 SMALL = (
     "model.vision.depth=1",
@@ -74,7 +76,7 @@ class Run:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 environment = process.environ()
-                if environment.get("HYPERPARALLEL_RUN_FOLDER", "").startswith(f"{self.out}{os.sep}"):
+                if environment.get(RUN_FOLDER, "").startswith(f"{self.out}{os.sep}"):
                     yield process, environment
 
     def rank(self, rank: int) -> psutil.Process | None:

@@ -100,19 +100,25 @@ class Watch:
         """Find the children of `msrun` that are members; it starts a `tail` for each rank too."""
         with suppress(psutil.NoSuchProcess):
             children = psutil.Process(self._job.pid).children()
-            oldest = min(children, key=lambda process: (process.create_time(), process.pid), default=None)
             for process in children:
-                with suppress(psutil.Error, ProcessLookupError):
-                    # Who has ended shows no environment; `msrun` starts the scheduler first and asks for it last.
-                    if process == oldest and SCHEDULER not in self._members and _has_ended(process):
-                        yield SCHEDULER, process
-                        continue
-                    environment = process.environ()
-                    role = environment.get("MS_ROLE")
-                    if role == "MS_SCHED":
-                        yield SCHEDULER, process
-                    elif role == "MS_WORKER" and os.getsid(process.pid) == process.pid:
-                        yield int(environment["RANK_ID"]), process
+                if (member := _member_of(process)) is not None:
+                    yield member, process
+            oldest = min(children, key=lambda process: (process.create_time(), process.pid), default=None)
+            # Who has ended shows no environment; `msrun` starts the scheduler first and asks for it last.
+            if oldest and SCHEDULER not in self._members and _has_ended(oldest):
+                yield SCHEDULER, oldest
+
+
+def _member_of(process: psutil.Process) -> Member | None:
+    """Read from the environment of a child of `msrun` which member it is; None if it is none, or has ended."""
+    with suppress(psutil.Error, ProcessLookupError):
+        environment = process.environ()
+        role = environment.get("MS_ROLE")
+        if role == "MS_SCHED":
+            return SCHEDULER
+        if role == "MS_WORKER" and os.getsid(process.pid) == process.pid:
+            return int(environment["RANK_ID"])
+    return None
 
 
 def _has_ended(process: psutil.Process) -> bool:
