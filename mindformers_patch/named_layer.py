@@ -39,7 +39,7 @@ def named_layer(
         more: further arguments of `Layer`.
     """
     # Nothing is drawn here: a parameter gets its values when it is asked for them.
-    own = [local for local, _ in make(WHOLE).parameters_and_names()]
+    own = {local: parameter.requires_grad for local, parameter in make(WHOLE).parameters_and_names()}
     cut = {local: shard for local, shard in (sharded or {}).items() if local in own} if parallel.size > 1 else {}
     return Layer(
         name,
@@ -47,6 +47,7 @@ def named_layer(
         parameters={local: f"{name}.{local.removeprefix(strip)}" for local in own},
         sharded=cut,
         partial=tuple(local for local in partial if local in own) if parallel.size > 1 else (),
+        frozen=tuple(local for local, trained in own.items() if not trained),
         **more,
     )
 
@@ -89,7 +90,7 @@ def _freeze(layer: Layer, patterns: Sequence[str]) -> Layer:
             parameter.requires_grad = parameter.requires_grad and local not in frozen
         return cell
 
-    return replace(layer, build=build)
+    return replace(layer, build=build, frozen=tuple(frozen | set(layer.frozen)))
 
 
 def _build(make: Make, parallel: TensorParallel, cut: Mapping[str, Shard]) -> nn.Cell:

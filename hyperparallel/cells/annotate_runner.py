@@ -15,6 +15,7 @@ from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.shapes import Columns
 from hyperparallel.cells.step_result import MicroBatch, StepResult
 from hyperparallel.cells.transport import Transport
+from hyperparallel.cells.written import check_graph
 
 
 class AnnotateRunner:
@@ -76,8 +77,8 @@ class AnnotateRunner:
     def dry_run(self, batch: Sequence[MicroBatch], run: bool) -> int | None:
         """Compile without a device; see `GraphRunner.dry_run`."""
         inputs = self.annotated.inputs(batch)
+        check_graph(self.plan, self.annotated.cell, inputs, self.annotated.cells)
         if not run:
-            self.annotated.cell.compile(*inputs)
             return None
         self.annotated.cell(*inputs)
         return ms.runtime.max_memory_allocated()

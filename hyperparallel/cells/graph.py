@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from hyperparallel.algebra import Plan
 from hyperparallel.algebra.program import Piece, forwards_only, micro_batch
@@ -26,9 +26,18 @@ from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.own_slabs import parameters_of
 from hyperparallel.cells.pieces import piece_of
 from hyperparallel.cells.shapes import RANDOM_SPEC, Columns
-from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
+from hyperparallel.cells.step_result import (
+    MicroBatch,
+    StepResult,
+    check_batch,
+    check_count,
+    check_weight,
+    read_by,
+    summarise,
+)
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.update import AdamWUpdate, rates
+from hyperparallel.cells.written import check_graph
 from hyperparallel.errors import DataError
 
 
@@ -94,6 +103,7 @@ class GraphRunner(RankGraph):
         parameters = [parameter for one in self.shared for parameter in one.parameters]
         self.update = AdamWUpdate(self.settings, parameters) if parameters else None
         self.cell, self.source = self.build("Step", self.program, self.update)
+        self._checked = False  # that its forwards write no parameter
         self._forward_only: tuple[StepCell, Source] | None = None
 
     def step(
@@ -113,7 +123,11 @@ class GraphRunner(RankGraph):
         Returns:
             Loss and sums over the global batch, the same on every worker.
         """
-        packed, norm, *finite = self.cell(*self.inputs(batch, lr, self.source, numbers))
+        inputs = self.inputs(batch, lr, self.source, numbers)
+        if not self._checked:
+            check_graph(self.plan, self.cell, inputs, self.chains)
+            self._checked = True
+        packed, norm, *finite = self.cell(*inputs)
         result = summarise(packed.asnumpy(), self.layers[-1].metrics, float(norm.asnumpy()))
         check_weight(result, self.step_number)
         updated = not finite or bool(finite[0].asnumpy())
@@ -143,11 +157,16 @@ class GraphRunner(RankGraph):
             Peak of that memory in bytes; None without `run`.
         """
         inputs = self.inputs(batch, None, self.source)
+        check_graph(self.plan, self.cell, inputs, self.chains)
         if not run:
-            self.cell.compile(*inputs)
             return None
         self.cell(*inputs)  # returns something else than tensors here
         return ms.runtime.max_memory_allocated()
+
+    @property
+    def chains(self) -> list[nn.Cell]:
+        """The layers of this worker, by stage."""
+        return [slab.chain for slab in self.slabs.values()]
 
     @property
     def requests(self) -> dict[int, tuple[tuple[int, ...], tuple[str, ...]]]:
@@ -187,4 +206,5 @@ class GraphRunner(RankGraph):
                 rows = self.columns[self.slabs[self.rank].columns[0]].shape[0]
                 array = piece_of(column, array, rows, unit.index, self.plan.placement.split)
             arguments.append(Tensor(array, getattr(ms, spec.dtype)))
+        check_batch(batch, self.layers)
         return arguments

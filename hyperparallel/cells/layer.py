@@ -6,6 +6,7 @@ which rank runs or on which schedule: the same (seed, name) gives the same weigh
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 from mindspore.dataset import config as dataset_config
+from mindspore.nn.layer.normalization import (
+    _BatchNorm as BatchNorm,
+)  # the base of BatchNorm1d, 2d, 3d and SyncBatchNorm
+from mindspore.nn.utils import no_init_parameters
 
 from hyperparallel.algebra import LayerSpec, ModelSpec
 from hyperparallel.cells.dropout import Dropout
@@ -41,7 +46,9 @@ class Layer:
         part: the name used in schedule lines, e.g. `vision`; layers of one part are consecutive.
         build: makes the Cell; called once on each rank that owns the layer, with random state already seeded.
         columns: batch columns that the Cell reads, in the order of its arguments after the carry.
-        trainable: False freezes it: no gradient, no optimizer state, no message that only it would need.
+        trainable: False freezes it: no gradient, no optimizer state, no message that only it would need. A parameter
+            that the Cell itself made with `requires_grad=False` is not trained either way. A frozen BatchNorm
+            normalises by its stored statistics.
         tied: parameter name inside this Cell -> global name of an earlier parameter of the same shape. Both
             copies start equal, get the sum of both gradients and stay bit-identical.
         metrics: last layer only: names of the sums it returns after loss and weight.
@@ -57,8 +64,12 @@ class Layer:
             -> `[(2, 32, 64)]`; a `TensorSpec` for a tensor of another type than the layers compute in. The graph
             runner needs it, since a message of a graph has one shape; not for the last layer.
         parameters: name of each parameter inside the Cell -> its global name, where that is not
-            `<layer name>.<name in the Cell>`; the Cell's own `requires_grad` then counts too. The transpose pass
-            keeps so the names of the Cell that it takes apart.
+            `<layer name>.<name in the Cell>`. The transpose pass keeps so the names of the Cell that it takes apart.
+        frozen: names inside the Cell of the parameters that it freezes itself, where they are known beforehand; by
+            default the Cell is built once to look, without drawing weights.
+        check: called before the Cell with the shapes of the carry's tensors and the columns of a micro-batch by name;
+            raises DataError where they do not fit each other, which an operator would say less clearly. Before the
+            step already, where the batch has all columns that the `carry` of the layer before it asks for.
     """
 
     name: str
@@ -74,6 +85,8 @@ class Layer:
     carry: Callable[[Mapping[str, tuple[int, ...]]], Sequence[tuple]] | None = None
     parameters: Mapping[str, str] | None = None
     traffic: Callable[[Mapping[str, float]], Traffic] | None = None
+    frozen: tuple[str, ...] | None = None
+    check: Callable[[Sequence[tuple[int, ...]], Mapping[str, np.ndarray]], None] | None = None
 
     def global_name(self, local: str) -> str:
         """Return the global name of a parameter of its Cell."""
@@ -159,9 +172,32 @@ def model_spec(layers: Sequence[Layer], costs: Sequence[float] | None = None) ->
     """
     check_layers(layers)
     costs = [1.0] * len(layers) if costs is None else list(costs)
-    return ModelSpec(
-        tuple(LayerSpec(layer.part, layer.trainable, cost) for layer, cost in zip(layers, costs, strict=True))
-    )
+    rows = zip(layers, trained(layers), costs, strict=True)
+    return ModelSpec(tuple(LayerSpec(layer.part, trains, cost) for layer, trains, cost in rows))
+
+
+def trained(layers: Sequence[Layer]) -> list[bool]:
+    """Tell of every layer whether anything in it is trained: it is not frozen, nor are all its parameters.
+
+    Args:
+        layers: the whole model; the Cells of those that do not list `frozen` are built to look.
+    """
+    return [layer.trainable and _has_trained(layer) for layer in layers]
+
+
+def _has_trained(layer: Layer) -> bool:
+    if layer.frozen == ():
+        return True
+    if layer.frozen is not None and layer.parameters is not None:
+        return len(layer.parameters) > len(layer.frozen)
+    return any(_requires_grad(layer.build))
+
+
+@functools.lru_cache(maxsize=4096)
+def _requires_grad(build: Callable[[], nn.Cell]) -> tuple[bool, ...]:
+    """Build a Cell without drawing its weights, and say of each parameter whether the Cell wants it trained."""
+    with seeded(0, "look"), no_init_parameters():
+        return tuple(bool(parameter.requires_grad) for parameter in build().get_parameters())
 
 
 def build_layer(layer: Layer, seed: int) -> nn.Cell:
@@ -172,11 +208,11 @@ def build_layer(layer: Layer, seed: int) -> nn.Cell:
         seed: the run's seed, any integer >= 0.
 
     Raises:
-        ModelError: the Cell's parameters are not those that `layer.parameters` lists.
+        ModelError: the Cell's parameters, or those that it freezes, are not those that the layer lists.
 
     Returns:
         The Cell; its parameters are named `<layer name>.<name in the Cell>`, or as `layer.parameters` says, and
-        carry `requires_grad`.
+        `requires_grad` says which are trained.
     """
     with seeded(seed, layer.name):
         cell = layer.build()
@@ -184,12 +220,16 @@ def build_layer(layer: Layer, seed: int) -> nn.Cell:
             parameter.init_data()
     if layer.parameters is not None:
         _check_listed(layer, cell)
+    if layer.frozen is not None:
+        _check_frozen(layer, cell)
     for local, part in cell.cells_and_names():
         if isinstance(part, Dropout):
             part.call_it(f"{layer.name}.{local}")
+        if isinstance(part, BatchNorm) and not layer.trainable:
+            part.use_batch_statistics = False
     for local, parameter in cell.parameters_and_names():
         parameter.name = layer.global_name(local)
-        parameter.requires_grad = layer.trainable and (layer.parameters is None or parameter.requires_grad)
+        parameter.requires_grad = layer.trainable and parameter.requires_grad
     return cell
 
 
@@ -199,6 +239,15 @@ def _check_listed(layer: Layer, cell: nn.Cell) -> None:
         raise ModelError(
             f"layer {layer.name!r} lists the parameters {', '.join(sorted(layer.parameters)) or 'none'}; its Cell has "
             f"{', '.join(sorted(own)) or 'none'}"
+        )
+
+
+def _check_frozen(layer: Layer, cell: nn.Cell) -> None:
+    own = {local for local, parameter in cell.parameters_and_names() if not parameter.requires_grad}
+    if own != set(layer.frozen):
+        raise ModelError(
+            f"layer {layer.name!r} says that its Cell freezes {', '.join(sorted(layer.frozen)) or 'nothing'}; it freezes "
+            f"{', '.join(sorted(own)) or 'nothing'}: correct frozen=..., or leave it out"
         )
 
 

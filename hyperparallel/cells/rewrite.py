@@ -166,18 +166,18 @@ def _layers(
         names = sorted(set().union(*(step.held for step in piece.steps)))
         held = {name: steps.held[name].path for name in names}
         kind = getattr(module, f"Layer{index}__")
-        parameters, tied = {}, {}
-        flags = set()
+        parameters, tied, still = {}, {}, []
         for local, parameter in _assemble(cell, kind, held).parameters_and_names():
-            flags.add(bool(parameter.requires_grad))
+            if not parameter.requires_grad:
+                still.append(local)
             if parameter.name in owners:
                 parameters[local], tied[local] = f"{piece.name}.{local}", parameter.name
             else:
                 parameters[local] = parameter.name
         owners |= set(parameters.values())
-        trains.append(None if not flags else any(flags))
-        given.append((piece, partial(_build_piece, build, kind, held), parameters, tied))
-    for index, (piece, make, parameters, tied) in enumerate(given):
+        trains.append(len(still) < len(parameters) if parameters else None)
+        given.append((piece, partial(_build_piece, build, kind, held), parameters, tied, tuple(still)))
+    for index, (piece, make, parameters, tied, still) in enumerate(given):
         # A layer without parameters is trained where its part is, so that it alone asks for no gradient.
         of_part = any(one for one, other in zip(trains, pieces, strict=True) if other.part == piece.part)
         trainable = piece.part not in frozen and (of_part if trains[index] is None else trains[index])
@@ -191,6 +191,7 @@ def _layers(
                 tied=tied,
                 metrics=metrics if index == len(given) - 1 else (),
                 parameters=parameters,
+                frozen=still,
             )
         )
     return layers

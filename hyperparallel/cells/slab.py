@@ -12,6 +12,7 @@ from hyperparallel.algebra.program import Piece, Unit
 from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.cells.layer import Layer, build_layer, layer_of
 from hyperparallel.cells.pieces import piece_of
+from hyperparallel.cells.step_result import check_carry
 from hyperparallel.errors import DataError, ModelError
 
 Carry = Tensor | tuple[Tensor, ...]
@@ -140,6 +141,7 @@ class Slab:
         own = layers[span[0] : span[1]]
         self.names = [layer.name for layer in own]
         self.columns = tuple(dict.fromkeys(column for layer in own for column in layer.columns))
+        self.first = own[0]
         self.is_last = span[1] == len(layers)
         self.has_carry = span[0] > 0
         picks = [tuple(self.columns.index(column) for column in layer.columns) for layer in own]
@@ -199,6 +201,8 @@ class Slab:
         # Each tensor of a carry is an argument of its own: a tuple would be a constant to the compiler.
         carries = carry if isinstance(carry, tuple) else (carry,)
         self.chain.carried = len(carries)
+        if self.first.check is not None:
+            check_carry(self.first, [one.shape for one in carries], micro_batch, mb)
         return (*carries, *columns)
 
     def forward(self, inputs: tuple, train: bool, keep: bool = True) -> Carry:
@@ -256,5 +260,11 @@ def _copy_tied(layer: Layer, cell: nn.Cell, layers: Sequence[Layer], seed: int) 
             raise ModelError(
                 f"layer {layer.name!r} ties {local!r} to {target!r}; both must exist and have the same shape "
                 f"(here: {', '.join(own)}; there: {', '.join(source)})"
+            )
+        if own[local].requires_grad != source[target].requires_grad:
+            frozen = local if source[target].requires_grad else target
+            raise ModelError(
+                f"layer {layer.name!r} ties {local!r} to {target!r}, but the Cell that holds {frozen!r} freezes it; "
+                "freeze both or neither, or the copies would not stay equal"
             )
         own[local].set_data(Tensor(source[target].asnumpy()))

@@ -9,9 +9,11 @@ import numpy as np
 
 from hyperparallel.algebra.program import F, Program, micro_batch
 from hyperparallel.cells.dropout import RANDOM
+from hyperparallel.cells.shapes import TensorSpec
 from hyperparallel.errors import DataError
 
 if TYPE_CHECKING:
+    from hyperparallel.cells.layer import Layer
     from hyperparallel.cells.slab import Slab
 
 MicroBatch = Mapping[str, np.ndarray]
@@ -53,6 +55,53 @@ def check_count(batch: Sequence[MicroBatch], micro_batches: int) -> None:
     """
     if len(batch) != micro_batches:
         raise DataError(f"the batch has {len(batch)} micro-batches; the plan has {micro_batches}")
+
+
+def check_batch(batch: Sequence[MicroBatch], layers: Sequence[Layer]) -> None:
+    """Refuse columns that no operator takes, or that do not fit what layers hand on, before a step.
+
+    Args:
+        batch: M micro-batches with the columns that a worker has.
+        layers: the whole model; `Layer.check` of each that has one is asked where its columns are there.
+
+    Raises:
+        DataError: a column has an axis of length 0, or what a layer's check says; names the micro-batch.
+    """
+    read = {column for layer in layers for column in layer.columns}
+    for mb, columns in enumerate(batch):
+        shapes = {name: np.shape(array) for name, array in columns.items()}
+        for name, shape in shapes.items():
+            if name in read and 0 in shape:
+                raise DataError(
+                    f"micro-batch {mb}: column {name!r} has the shape {shape}, which is empty; give it a blank row that "
+                    "nothing refers to, as the feed does for a micro-batch without images"
+                )
+        for before, layer in zip(layers, layers[1:], strict=False):
+            if layer.check is None or before.carry is None or not columns.keys() >= set(layer.columns):
+                continue
+            try:
+                handed = before.carry(shapes)
+            except KeyError:  # of a column that only another rank reads
+                continue
+            check_carry(layer, [tuple(one[0]) if isinstance(one, TensorSpec) else one for one in handed], columns, mb)
+
+
+def check_carry(layer: Layer, shapes: Sequence[tuple[int, ...]], columns: MicroBatch, mb: object) -> None:
+    """Ask a layer's check whether what it is handed fits its columns.
+
+    Args:
+        layer: with a `check`.
+        shapes: of the carry's tensors.
+        columns: of the micro-batch.
+        mb: its number, for the message.
+
+    Raises:
+        DataError: it does not.
+    """
+    try:
+        layer.check(shapes, columns)
+    except DataError as error:
+        raise DataError(f"micro-batch {mb}: {error}") from None
 
 
 def check_weight(result: StepResult, step: int) -> None:

@@ -20,9 +20,18 @@ from hyperparallel.cells.loss_scale import LossScale
 from hyperparallel.cells.optimizer import AdamW, Optimizer
 from hyperparallel.cells.own_slabs import build_slabs, parameters_of
 from hyperparallel.cells.slab import Slab
-from hyperparallel.cells.step_result import MicroBatch, StepResult, check_count, check_weight, read_by, summarise
+from hyperparallel.cells.step_result import (
+    MicroBatch,
+    StepResult,
+    check_batch,
+    check_count,
+    check_weight,
+    read_by,
+    summarise,
+)
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cells.walk import Record, Walk
+from hyperparallel.cells.written import ForwardWrites
 from hyperparallel.errors import ConfigError, ModelError, PlanError
 
 
@@ -109,6 +118,7 @@ class Runner:
         self.optimizer = Optimizer(
             self.settings, [parameter for one in self.gradients.shared for parameter in one.parameters]
         )
+        self.writes = ForwardWrites(plan, self.slabs, self.topology, self.recompute)
         self.step_number = 0
         self.bubble = 0.0  # share of the last pass that this rank waited for others
         self._passes: list[np.ndarray] = []  # sums of the step's passes so far
@@ -211,10 +221,12 @@ class Runner:
         """Walk the program once and add up the losses of all ranks."""
         count = self.plan.micro_batches
         check_count(batch, count)
+        check_batch(batch, self.layers)
         if any(RANDOM in slab.columns for slab in self.slabs.values()):
             before = (len(self._passes) * self.topology.data_parallel + self.replica) * count
             batch = with_random(batch, self.seed, self.step_number, numbers, before)
-        walk = Walk(self, batch, train)
+        self.writes.check_order(numbers)
+        walk = Walk(self, batch, train, numbers)
         try:
             walk.run()
         except BaseException:

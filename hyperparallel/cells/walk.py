@@ -35,8 +35,8 @@ class Record(NamedTuple):
 class Walk:
     """One pass over a rank's program: what is in flight lives here and is gone afterwards."""
 
-    def __init__(self, runner: Runner, batch: Sequence[MicroBatch], train: bool):
-        self.runner, self.batch, self.train = runner, batch, train
+    def __init__(self, runner: Runner, batch: Sequence[MicroBatch], train: bool, numbers: Sequence[int] | None = None):
+        self.runner, self.batch, self.train, self.numbers = runner, batch, train, numbers
         self.placement = runner.plan.placement
         self.program = runner.program if train else forwards_only(runner.program)
         self.inputs: dict[Node, tuple] = {}
@@ -83,7 +83,8 @@ class Walk:
             self.rows[stage, mb] = [len(one[0] if isinstance(one, tuple) else one) for one in taken]
             taken = [join(taken)]
         inputs = slab.inputs(taken[0] if taken else None, self.batch[micro_batch(mb)], mb, self.placement.split)
-        output = slab.forward(inputs, self.train, keep=stage not in self.runner.recompute)
+        with self.runner.writes.watch(stage, self.train, self.numbers):
+            output = slab.forward(inputs, self.train, keep=stage not in self.runner.recompute)
         if self.train and slab.trains:
             self.inputs[stage, mb] = inputs
         if after is None:

@@ -8,12 +8,15 @@ Rows are padded on the right, where a causal mask already keeps every real token
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
 from hyperparallel.cells.dropout import Dropout
 from hyperparallel.cells.tensor_parallel import WHOLE, Enter, Shard, TensorParallel
+from hyperparallel.errors import DataError
 from hyperparallel.models.attention import attend_causal, rotary_tables, rotate
 from hyperparallel.models.config import DecoderConfig
 from hyperparallel.models.shards import column_dense, row_dense
@@ -72,6 +75,26 @@ class MultimodalEmbed(nn.Cell):
         row_BT = ops.maximum(count - 1, 0).reshape(input_ids_BT.shape)
         text_BTD = ops.gather(self.weight, input_ids_BT, 0)
         return ops.where(is_image_BT.expand_dims(-1), ops.gather(features_RD, row_BT, 0), text_BTD)
+
+
+def check_placeholders(image_token: int, handed: Sequence[tuple[int, ...]], columns: Mapping[str, np.ndarray]) -> None:
+    """Refuse a micro-batch with more placeholders than image features; see `Layer.check`.
+
+    Args:
+        image_token: token id of a placeholder.
+        handed: (N, Q, D), shape of the features.
+        columns: with `input_ids`.
+
+    Raises:
+        DataError: names both numbers.
+    """
+    images, tokens = handed[0][:2]
+    placeholders = int(np.count_nonzero(columns["input_ids"] == image_token))
+    if placeholders > images * tokens:
+        raise DataError(
+            f"input_ids has {placeholders} placeholders (token {image_token}), but {images} images of {tokens} features "
+            f"give {images * tokens}; give an image for every {tokens} placeholders"
+        )
 
 
 def block_shards(config: DecoderConfig) -> dict[str, Shard]:

@@ -59,7 +59,7 @@ def _frozen(layers: Sequence[Layer], patterns: Sequence[str]) -> tuple[Layer, ..
 
 def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> tuple[Layer, ...]:
     parallel.check(**{"vision.heads": config.heads, "vision.ffn": config.ffn})
-    layer = partial(Layer, part="vision", trainable=config.trainable)
+    layer = partial(Layer, part="vision", trainable=config.trainable, frozen=())
     random = (RANDOM,) if config.dropout else ()
 
     def patches(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -98,7 +98,7 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
 
 def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParallel) -> tuple[Layer, ...]:
     parallel.check(**{"llm.heads": config.heads, "llm.kv_heads": config.kv_heads, "llm.ffn": config.ffn})
-    layer = partial(Layer, part="llm", trainable=config.trainable)
+    layer = partial(Layer, part="llm", trainable=config.trainable, frozen=())
     random = (RANDOM,) if config.dropout else ()
     embed = (
         partial(decoder.TextEmbed, config)
@@ -117,6 +117,7 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
             work=partial(work.embed, config),
             traffic=partial(work.embed_traffic, config),
             carry=tokens,
+            check=None if image_token is None else partial(decoder.check_placeholders, image_token),
         ),
         *(
             layer(

@@ -20,7 +20,7 @@ from hyperparallel.algebra import Action, Plan
 from hyperparallel.algebra.footprint import footprint
 from hyperparallel.algebra.program import SEND_B, SEND_F, B, F, Piece, micro_batch
 from hyperparallel.cells.dropout import RANDOM
-from hyperparallel.cells.layer import Layer, model_spec
+from hyperparallel.cells.layer import Layer, model_spec, trained
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.stepwise import Runner
 from hyperparallel.cells.transport import Tag, Transport
@@ -127,7 +127,7 @@ def measure_layers(config: Config, layers: Sequence[Layer], transport: Transport
     Returns:
         Seconds per micro-batch, by layer.
     """
-    gates = footprint([layer.trainable for layer in layers])
+    gates = footprint(trained(layers))
     slabs = [
         Slab(
             layers,

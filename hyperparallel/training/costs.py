@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hyperparallel.algebra import Plan
-from hyperparallel.cells.layer import Layer
+from hyperparallel.cells.layer import Layer, trained
 from hyperparallel.cells.shapes import TensorSpec, carries
 from hyperparallel.cost import Costs
 from hyperparallel.cost.device import load_device
@@ -89,7 +89,7 @@ def _measured(config: Config, layers: Sequence[Layer]) -> Prices:
 
 def identities(layers: Sequence[Layer]) -> list[tuple[str, bool, float]]:
     """Say by what a measurement knows its model again: name, whether it is trained and work of every layer."""
-    return [(layer.name, layer.trainable, _work(layer, _SMALL)) for layer in layers]
+    return [(layer.name, trains, _work(layer, _SMALL)) for layer, trains in zip(layers, trained(layers), strict=True)]
 
 
 def conditions(config: Config) -> dict[str, str | bool | int]:
@@ -99,9 +99,8 @@ def conditions(config: Config) -> dict[str, str | bool | int]:
 
 def layer_times(config: Config, layers: Sequence[Layer], infos: Sequence[MicroBatchInfo]) -> list[float]:
     """Estimate forward + backward time of each layer for the mean of some micro-batches."""
-    trainable = [layer.trainable for layer in layers]
     by_micro_batch = by_size([sizes_of(info) for info in infos], prices(config, layers).times)
-    totals = [[time.total for time in gated(trainable, times)] for times in by_micro_batch]
+    totals = [[time.total for time in gated(trained(layers), times)] for times in by_micro_batch]
     return [sum(column) / len(infos) for column in zip(*totals, strict=True)]
 
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from hyperparallel.algebra import Plan
-from hyperparallel.cells.layer import Layer
+from hyperparallel.cells.layer import Layer, trained
 from hyperparallel.cells.shapes import Columns, TensorSpec, carries
 from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.cost.memory_bytes import Peak, predict_peaks
@@ -62,12 +62,12 @@ def probes(layers: Sequence[Layer], columns: Columns, dtype: str = "float32") ->
     """
     handed = carries(layers, columns, dtype)
     found, upstream = [], False
-    for index, layer in enumerate(layers):
+    for index, (layer, trains) in enumerate(zip(layers, trained(layers), strict=True)):
         carry = handed[index - 1] if index else ()
         output = handed[index] or (TensorSpec((2 + len(layer.metrics),)),)
-        sends, backward = upstream, upstream or layer.trainable
+        sends, backward = upstream, upstream or trains
         own = [(name, *columns[name]) for name in layer.columns]
-        facts = (_maker(layer), layer.trainable, sends, [*map(tuple, carry)], [*map(tuple, output)], own, dtype)
+        facts = (_maker(layer), trains, sends, [*map(tuple, carry)], [*map(tuple, output)], own, dtype)
         kind = f"{version('mindspore')} {facts}"
         found.append(Probe(index, kind, carry, output, backward, sends))
         upstream = backward

@@ -17,7 +17,7 @@ import numpy as np
 from hyperparallel.algebra import Plan
 from hyperparallel.algebra.footprint import Gates, footprint
 from hyperparallel.algebra.program import B, F
-from hyperparallel.cells.layer import Layer
+from hyperparallel.cells.layer import Layer, trained
 from hyperparallel.cells.slab import Carry, Slab
 from hyperparallel.cells.transport import Transport
 from hyperparallel.cost.measured import Fit, MeasuredCosts, MeasuredLayer, MeasuredStage, fit
@@ -56,7 +56,7 @@ def profile(config: Config, transport: Transport, progress: Callable[[str], None
     sizes = sizes_to_run(config)
     progress("measuring messages")
     alpha, beta = measure_messages(transport)
-    gates = footprint([layer.trainable for layer in layers])
+    gates = footprint(trained(layers))
     firsts = first_alike(layers, gates)
     singles = [(index, index + 1) for index in dict.fromkeys(firsts)]
     alone = _measure(config, layers, singles, [gates[one] for one, _ in singles], sizes, transport, progress)
