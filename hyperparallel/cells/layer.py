@@ -246,8 +246,8 @@ def _check_frozen(layer: Layer, cell: nn.Cell) -> None:
     own = {local for local, parameter in cell.parameters_and_names() if not parameter.requires_grad}
     if own != set(layer.frozen):
         raise ModelError(
-            f"layer {layer.name!r} says that its Cell freezes {', '.join(sorted(layer.frozen)) or 'nothing'}; it freezes "
-            f"{', '.join(sorted(own)) or 'nothing'}: correct frozen=..., or leave it out"
+            f"layer {layer.name!r} says that its Cell freezes {', '.join(sorted(layer.frozen)) or 'nothing'}; it "
+            f"freezes {', '.join(sorted(own)) or 'nothing'}: correct frozen=..., or leave it out"
         )
 
 

@@ -73,8 +73,8 @@ def check_batch(batch: Sequence[MicroBatch], layers: Sequence[Layer]) -> None:
         for name, shape in shapes.items():
             if name in read and 0 in shape:
                 raise DataError(
-                    f"micro-batch {mb}: column {name!r} has the shape {shape}, which is empty; give it a blank row that "
-                    "nothing refers to, as the feed does for a micro-batch without images"
+                    f"micro-batch {mb}: column {name!r} has the shape {shape}, which is empty; give it a blank row "
+                    "that nothing refers to, as the feed does for a micro-batch without images"
                 )
         for before, layer in zip(layers, layers[1:], strict=False):
             if layer.check is None or before.carry is None or not columns.keys() >= set(layer.columns):

@@ -1,8 +1,8 @@
-"""Parameters that a forward writes, such as the statistics of a BatchNorm: found at once, refused where they would differ.
+"""Parameters that a forward writes, such as statistics of a BatchNorm: found at once, refused where they would differ.
 
 One process runs the forwards of a layer in the order of the data, each once, on one copy of its parameters. A schedule
-may not: copies on several ranks, replicas or shards see other micro-batches, recompute and pieces run a forward twice or
-in parts, and a backward may come after a later forward has written what it reads. Nothing in a loss would tell.
+may not: copies on several ranks, replicas or shards see other micro-batches, recompute and pieces run a forward twice
+or in parts, and a backward may come after a later forward has written what it reads. Nothing in a loss would tell.
 
 Stepwise, the parameters of a stage are compared after its first forward of training and of evaluation. A graph is read
 once it is compiled.

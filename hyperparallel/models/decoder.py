@@ -92,8 +92,8 @@ def check_placeholders(image_token: int, handed: Sequence[tuple[int, ...]], colu
     placeholders = int(np.count_nonzero(columns["input_ids"] == image_token))
     if placeholders > images * tokens:
         raise DataError(
-            f"input_ids has {placeholders} placeholders (token {image_token}), but {images} images of {tokens} features "
-            f"give {images * tokens}; give an image for every {tokens} placeholders"
+            f"input_ids has {placeholders} placeholders (token {image_token}), but {images} images of {tokens} "
+            f"features give {images * tokens}; give an image for every {tokens} placeholders"
         )
 
 

@@ -8,6 +8,7 @@ from cells_case import INLINE, TRANSPOSE, Case, batch_of, layers_of
 from cells_tiny import CALLS, tiny_batch, tiny_layers
 
 from hyperparallel import Layer, Runner, Transport, derive, model_spec
+from hyperparallel.cells.step_result import check_carry
 from hyperparallel.errors import ConfigError, DataError, ModelError
 
 SCHEDULE = "transpose(stem) >> 1f1b(net)"
@@ -194,3 +195,34 @@ def test_a_forward_runs_again_where_it_is_asked_to(recompute):
 def test_float16_op_by_op_is_refused():
     with pytest.raises(ConfigError, match="needs compiled stages"):
         tiny_runner(dtype="float16")
+
+
+@pytest.mark.parametrize(
+    "schedule", [INLINE, "transpose(vision) >> 1f1b(llm)", "transpose(vision, split=2) >> 1f1b(llm)"]
+)
+@pytest.mark.parametrize("run", ["step", "evaluate"])
+def test_empty_columns_and_missing_features_are_refused_before_the_step(schedule, run):
+    case = Case(schedule, 1)
+    layers, batch = layers_of(case), batch_of(0, case, 0)
+    runner = tiny_runner(schedule, 4, layers=layers)
+    full = max(range(4), key=lambda mb: len(batch[mb]["pixel_values"]))
+    for column, rows, said in (
+        ("pixel_values", 0, r"column 'pixel_values' has the shape \(0, 1, 8, 8\), which is empty; give it a blank row"),
+        ("input_ids", 0, r"column 'input_ids' has the shape \(0, 32\), which is empty"),
+        ("pixel_values", 1, r"input_ids has 12 placeholders \(token \d+\), but 1 images of 4 features give 4"),
+    ):
+        wrong = [*batch]
+        wrong[full] = {**batch[full], column: batch[full][column][:rows]}
+        with pytest.raises(DataError, match=f"micro-batch {full}: {said}"):
+            getattr(runner, run)(wrong)
+
+
+def test_features_that_come_from_another_rank_are_counted_where_they_are_used():
+    case = Case("transpose(vision) >> 1f1b(llm)", 1)
+    layers = layers_of(case)
+    embed = next(layer for layer in layers if layer.name == "llm.embed")
+    token = embed.check.args[0]
+    ids = np.full((1, 9), token, np.int32)
+    with pytest.raises(DataError, match="micro-batch 3: input_ids has 9 placeholders.*2 images of 4 features give 8"):
+        check_carry(embed, [(2, 4, 32)], {"input_ids": ids}, 3)
+    check_carry(embed, [(3, 4, 32)], {"input_ids": ids}, 3)
