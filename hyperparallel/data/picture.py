@@ -101,7 +101,7 @@ def _png(content: bytes) -> Picture:
     texts: list[tuple[bytes, bytes]] = []
     for kind, inside in _chunks(content):
         if not head and kind != b"IHDR":
-            raise ValueError(f"begins with chunk {kind!r} instead of IHDR")
+            raise ValueError(f"begins with chunk {_named(kind)} instead of IHDR")
         if kind == b"IDAT":
             pixels.append(inside)
         elif kind == b"eXIf":
@@ -137,13 +137,17 @@ def _chunks(content: bytes) -> Iterator[tuple[bytes, memoryview]]:
     while True:
         kind, end = content[at + 4 : at + 8], at + 12 + int.from_bytes(view[at : at + 4], "big")
         if end > len(content):
-            raise ValueError(f"cut off in chunk {kind!r}")
+            raise ValueError(f"cut off in chunk {_named(kind)}")
         if zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
-            raise ValueError(f"wrong check sum of chunk {kind!r}")
+            raise ValueError(f"wrong check sum of chunk {_named(kind)}")
         yield kind, view[at + 8 : end - 4]
         if kind == b"IEND":
             return
         at = end
+
+
+def _named(kind: bytes) -> str:
+    return repr(kind.decode("latin-1"))
 
 
 def _chunk(kind: bytes, inside: bytes) -> bytes:

@@ -2,12 +2,12 @@
 
 import struct
 import zlib
-from io import BytesIO
 from random import Random
 
 import numpy as np
 import pytest
 from files_case import line, make
+from picture_case import KINDS, SAMPLES, chunk, exif, jpeg, png
 from PIL import Image
 
 from hyperparallel.data.images import ImageRule, check_image, read_image
@@ -15,11 +15,6 @@ from hyperparallel.data.picture import take_apart
 from hyperparallel.data.sample import BadSample
 from hyperparallel.errors import DataError
 
-SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-KINDS = (
-    [(d, 0) for d in (1, 2, 4, 8, 16)] + [(d, 3) for d in (1, 2, 4, 8)] + [(d, c) for c in (2, 4, 6) for d in (8, 16)]
-)
-PASSES = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
 ORIENTED = {
     1: lambda a: a,
     2: np.fliplr,
@@ -31,50 +26,6 @@ ORIENTED = {
     8: np.rot90,
 }
 """What is done to `(H, W, C)` so that it is upright."""
-
-
-def chunk(kind, inside):
-    return struct.pack(">L", len(inside)) + kind + inside + struct.pack(">L", zlib.crc32(kind + inside))
-
-
-def rows_of(values_HWC, depth):
-    """Pack rows without a filter, in whole bytes each."""
-    values = values_HWC.reshape(len(values_HWC), -1)
-    if depth == 16:
-        packed = values.astype(">u2").view(np.uint8)
-    elif depth == 8:
-        packed = values.astype(np.uint8)
-    else:
-        bits = values[..., None] >> np.arange(depth)[::-1] & 1
-        packed = np.packbits(bits.reshape(len(values), -1).astype(np.uint8), axis=1)
-    return b"".join(b"\0" + row.tobytes() for row in packed)
-
-
-def png(values_HWC, depth=8, colour=2, before=b"", behind=b"", interlaced=False, change=lambda stream: stream):
-    """Write a PNG by hand; `before` and `behind` the pixels go chunks, `change` makes another stream of the rows."""
-    height, width = values_HWC.shape[:2]
-    grids = [values_HWC[y::dy, x::dx] for y, x, dy, dx in PASSES] if interlaced else [values_HWC]
-    rows = b"".join(rows_of(grid, depth) for grid in grids if grid.size)
-    header = struct.pack(">LLBBBBB", width, height, depth, colour, 0, 0, interlaced)
-    stream = change(zlib.compress(rows))
-    pixels = chunk(b"IDAT", stream[:9]) + chunk(b"IDAT", b"") + chunk(b"IDAT", stream[9:])
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + before + pixels + behind + chunk(b"IEND", b"")
-
-
-def exif(orientation, order="<", before=(), behind=()):
-    """Write EXIF with the tag among others, each `(tag, type, count, four bytes)`."""
-    tags = [*before, (0x0112, 3, 1, struct.pack(order + "HH", orientation, 0)), *behind]
-    entries = b"".join(struct.pack(order + "HHL", *tag[:3]) + tag[3] for tag in tags)
-    return {"<": b"II", ">": b"MM"}[order] + struct.pack(order + "HLH", 42, 8, len(tags)) + entries + bytes(4)
-
-
-def jpeg(values_HWC, *segments, **options):
-    """Write a JPEG with segments `(marker, inside)` behind its first marker."""
-    file = BytesIO()
-    Image.fromarray(values_HWC).save(file, "JPEG", quality=95, **options)
-    content = file.getvalue()
-    more = b"".join(bytes([0xFF, marker]) + struct.pack(">H", len(inside) + 2) + inside for marker, inside in segments)
-    return content[:2] + more + content[2:]
 
 
 def read(path, content, channels=3, size=8):
