@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # colour type -> numbers per pixel
@@ -113,11 +114,10 @@ def _png(content: bytes) -> Picture:
                 raise ValueError(f"has two chunks {kind.decode()}")
             head.setdefault(kind, bytes(inside))
     width, height, depth, colour, interlaced = _header(head[b"IHDR"])
-    before = [_PNG, _chunk(b"IHDR", head[b"IHDR"])]
-    if colour == _PALETTE:
-        before += _palette(head, depth)
-    stream = b"".join(pixels)
-    data = b"".join((*before, _chunk(b"IDAT", stream), _chunk(b"IEND", b"")))
+    before = [_PNG, _chunk(b"IHDR", head[b"IHDR"]), *(_palette(head, depth) if colour == _PALETTE else [])]
+    length, start = sum(map(len, pixels)), sum(map(len, before)) + 8
+    # One chunk of all pixels, copied once: pictures are large.
+    data = b"".join((*before, struct.pack(">L", length), b"IDAT", *pixels, _sum(b"IDAT", *pixels), _chunk(b"IEND")))
     exifs += [_from_hex(text) for key, text in texts if key == _RAW_EXIF]
     return Picture(
         data,
@@ -125,7 +125,7 @@ def _png(content: bytes) -> Picture:
         _frames(head),
         height,
         1 + (width * depth * _SAMPLES[colour] + 7) // 8,
-        None if interlaced else memoryview(stream),
+        None if interlaced else memoryview(data)[start : start + length],
         _clear(head, depth, colour),
         depth,
     )
@@ -150,8 +150,12 @@ def _named(kind: bytes) -> str:
     return repr(kind.decode("latin-1"))
 
 
-def _chunk(kind: bytes, inside: bytes) -> bytes:
-    return struct.pack(">L", len(inside)) + kind + inside + struct.pack(">L", zlib.crc32(inside, zlib.crc32(kind)))
+def _chunk(kind: bytes, inside: bytes = b"") -> bytes:
+    return struct.pack(">L", len(inside)) + kind + inside + _sum(kind, inside)
+
+
+def _sum(*pieces: bytes | memoryview) -> bytes:
+    return struct.pack(">L", reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0))
 
 
 def _header(inside: bytes) -> tuple[int, int, int, int, int]:
