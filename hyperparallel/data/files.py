@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from hyperparallel.data.images import ImageRule, Resize, check_image, image_path, read_image
 from hyperparallel.data.lines import Line, LineFile, parse_line, to_ids
 from hyperparallel.data.sample import IGNORE, BadSample, Sample, SampleInfo
-from hyperparallel.data.tokens import WORDS, TokenNames, load_tokens
+from hyperparallel.data.tokens import WORDS, TokenNames, check_different, load_tokens
 from hyperparallel.errors import DataError
 
 TEXTS_KEPT = 512
@@ -54,7 +54,7 @@ class FilesConfig(BaseModel):
         resize: `pad` keeps the proportions and fills up with the mean, `stretch` does not keep them.
         max_pixels: an image with more is an error, found before it is decoded.
         tokenizer: `words`, the 16 words of the digits task, or the path of a Hugging Face `tokenizer.json`.
-        tokens: special tokens of the tokenizer.
+        tokens: special tokens of the tokenizer; `image` must differ from the others.
         shuffle: false trains in the order of the file; the held-out file is always read in order.
         seed: of the order, another one in each epoch.
         on_error: `fail` stops at a line or an image that cannot be used; `skip` takes the next good line instead.
@@ -87,6 +87,11 @@ class FilesConfig(BaseModel):
                 raise ValueError(f"{key} has {len(values)} numbers; give one, or {self.channels} for the channels")
         if min(self.std) <= 0:
             raise ValueError(f"std has the number {min(self.std)}; all must be above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _different_tokens(self) -> FilesConfig:
+        check_different(dict(self.tokens))
         return self
 
     def longest(self, tokens_per_image: int) -> int | None:

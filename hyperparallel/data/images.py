@@ -6,14 +6,15 @@ Shape letters: C channels · S side in pixels, of the square that the model take
 from __future__ import annotations
 
 import errno
-import re
 import stat
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from hyperparallel.data.picture import CutOff, Picture, take_apart
 from hyperparallel.data.sample import BadSample
 from hyperparallel.errors import DataError
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Resize = Literal["pad", "stretch"]
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
-_JPEG_MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
-_END_OF_IMAGE, _WITHOUT_LENGTH = 0xD9, 0x01
 _BYTES_PER_PIXEL, _BYTES_BESIDES = 8, 2**24  # of a file: 16 bits of RGBA, and what cameras and editors add
 
 
@@ -64,8 +63,9 @@ def image_path(folder: Path, name: str) -> Path:
 def check_image(path: Path, name: str, max_pixels: int) -> None:
     """Find out whether a file can be used, for a fraction of what reading it takes.
 
-    Of a PNG the check sums tell. A JPEG has none: its markers are followed to the end, and its stream is decoded for a
-    picture of an eighth of the size, which fails where decoding the whole fails.
+    What cannot be read, fails here: the same parts of the file are opened in the same way. Of a PNG the check sums are
+    compared and the rows inflated, but not made into pixels. A JPEG has no check sums: its markers are followed to the
+    end, and its stream is decoded for a picture of an eighth of the size, which fails where decoding the whole fails.
 
     Args:
         path: the file.
@@ -77,16 +77,12 @@ def check_image(path: Path, name: str, max_pixels: int) -> None:
         DataError: this machine cannot read it now, which says nothing about the file.
     """
 
-    from PIL import ImageOps
-
-    def look(image: Image) -> None:
-        if image.format == "PNG":
-            image.verify()
-            return
-        if not _jpeg_is_whole(path.read_bytes()):
-            raise BadSample(f"image {name!r} is cut off; copy or download it again")
-        image.draft(None, (1, 1))
-        ImageOps.exif_transpose(image)  # decodes, and reads how the camera was held
+    def look(image: Image, picture: Picture) -> None:
+        if picture.stream is not None:
+            picture.check_rows()
+        else:
+            image.draft(None, (1, 1))
+            image.load()
 
     _with_image(path, name, max_pixels, look)
 
@@ -95,7 +91,7 @@ def read_image(path: Path, name: str, rule: ImageRule) -> np.ndarray:
     """Read a file as `(C, S, S)` float32.
 
     The picture is turned upright if the camera said how, put on white where it is transparent, made grey or RGB,
-    resized with a bicubic filter that averages when it shrinks, and normalised.
+    resized with a bicubic filter that averages when it shrinks, and normalised. No other metadata are looked at.
 
     Args:
         path: the file.
@@ -106,7 +102,7 @@ def read_image(path: Path, name: str, rule: ImageRule) -> np.ndarray:
         BadSample: as `check_image`, or the pixels cannot be decoded.
         DataError: this machine cannot read it now.
     """
-    return _with_image(path, name, rule.max_pixels, lambda image: _as_array(image, rule))
+    return _with_image(path, name, rule.max_pixels, lambda image, picture: _as_array(image, picture, rule))
 
 
 def _with_image(path: Path, name: str, max_pixels: int, use):
@@ -124,23 +120,30 @@ def _with_image(path: Path, name: str, max_pixels: int, use):
                 f"image {name!r} has {found.st_size} bytes, more than a picture of max_pixels = {max_pixels} can need; "
                 "make it smaller or raise max_pixels"
             )
-        with Image.open(path, formats=("PNG", "JPEG")) as image:
-            # A JPEG of several pictures is a photo with its previews; of a PNG they are an animation.
-            frames = getattr(image, "n_frames", 1) if image.format == "PNG" else 1
-            if frames > 1:
-                raise BadSample(f"image {name!r} is animated ({frames} frames); save one of them as the picture")
+        picture = take_apart(path.read_bytes())
+        if picture is None:
+            raise BadSample(f"image {name!r} is not a PNG or JPEG; convert it")
+        if picture.frames > 1:
+            raise BadSample(f"image {name!r} is animated ({picture.frames} frames); save one of them as the picture")
+        with Image.open(BytesIO(picture.data), formats=("PNG", "JPEG")) as image:
             if image.width * image.height > max_pixels:
                 raise BadSample(
                     f"image {name!r} has {image.width} x {image.height} pixels, more than max_pixels = {max_pixels}; "
                     "make it smaller or raise max_pixels"
                 )
-            return use(image)
+            return use(image, picture)
     except BadSample:
         raise
     except Image.DecompressionBombError:  # Pillow's own limit, which is above the largest max_pixels
         raise BadSample(f"image {name!r} has far more pixels than max_pixels = {max_pixels}; make it smaller") from None
     except Image.UnidentifiedImageError:
-        raise BadSample(f"image {name!r} is not a PNG or JPEG; convert it") from None
+        raise BadSample(f"image {name!r} is broken, or of a kind that is hardly used; save it anew") from None
+    except CutOff:
+        raise BadSample(f"image {name!r} is cut off; copy or download it again") from None
+    except MemoryError as error:
+        raise DataError(
+            f"image {name!r}: there is not enough memory to decode it; free some, or lower max_pixels = {max_pixels}"
+        ) from error
     except OSError as error:
         if error.errno in _ABSENT:
             raise BadSample(f"image {name!r} is missing: {path} does not exist") from None
@@ -153,23 +156,10 @@ def _with_image(path: Path, name: str, max_pixels: int, use):
         raise BadSample(f"image {name!r} is broken ({error}); replace it") from None
 
 
-def _jpeg_is_whole(data: bytes) -> bool:
-    """Walk from marker to marker to the end-of-image marker; what some cameras append after it does not matter."""
-    at = 2
-    while found := _JPEG_MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
-        if marker == _END_OF_IMAGE:
-            return True
-        if marker != _WITHOUT_LENGTH:
-            at += int.from_bytes(data[at : at + 2], "big")
-    return False
-
-
-def _as_array(image: Image, rule: ImageRule) -> np.ndarray:
-    from PIL import ImageOps
+def _as_array(image: Image, picture: Picture, rule: ImageRule) -> np.ndarray:
     from PIL.Image import Resampling
 
-    image = _in_colour(ImageOps.exif_transpose(image), "L" if rule.channels == 1 else "RGB")
+    image = _upright(_in_colour(image, picture, "L" if rule.channels == 1 else "RGB"), picture.orientation)
     width, height = rule.size, rule.size
     if rule.resize == "pad":
         longer = max(image.size)
@@ -183,12 +173,43 @@ def _as_array(image: Image, rule: ImageRule) -> np.ndarray:
     return square_CSS
 
 
-def _in_colour(image: Image, mode: str) -> Image:
+def _upright(image: Image, orientation: int) -> Image:
+    from PIL.Image import Transpose
+
+    turns = (Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.FLIP_TOP_BOTTOM, Transpose.TRANSPOSE)
+    turns = (*turns, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
+    return image if orientation == 1 else image.transpose(turns[orientation - 2])
+
+
+def _in_colour(image: Image, picture: Picture, mode: str) -> Image:
     from PIL import Image as images
 
+    clear = None if picture.clear is None else images.fromarray(_clear_pixels(image, picture))
     if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
-        return images.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)).convert(mode)
+        image = images.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
     if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = images.alpha_composite(images.new("RGBA", image.size, "white"), image)
-    return image.convert(mode)
+    image = image.convert(mode)
+    if clear is not None:
+        image.paste("white", mask=clear)
+    return image
+
+
+def _clear_pixels(image: Image, picture: Picture) -> np.ndarray:
+    """Find the pixels of the transparent grey or colour, compared in all their bits; `(H, W)`, 255 where they are."""
+    from PIL import Image as images
+
+    if len(picture.clear) == 1:
+        values = np.asarray(image if image.mode.startswith("I") else image.convert("L"))[..., None]
+        clear = np.array(picture.clear) * (255 // (2**picture.depth - 1) if picture.depth < 8 else 1)
+    else:
+        values, clear = np.asarray(image), np.array(picture.clear)
+    same = values == clear
+    if picture.depth == 16 and len(picture.clear) == 3:  # of which Pillow gives the upper 8 bits
+        same = values == clear >> 8
+        with images.open(BytesIO(picture.data), formats=("PNG",)) as lower:
+            decoder, box, offset, _ = lower.tile[0]
+            lower.tile = [(decoder, box, offset, "RGB;16L")]  # the other byte, as if it were the upper one
+            same &= np.asarray(lower) == clear & 255
+    return same.all(axis=-1).astype(np.uint8) * 255

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from array import array
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import numpy as np
 
 from hyperparallel.data.sample import BadSample, next_token_labels
 from hyperparallel.data.tokens import Tokens
-from hyperparallel.errors import DataError
+from hyperparallel.errors import DataError, JsonError
+from hyperparallel.io import parse_json
 
 MARKER = "<image>"
 """Stands in a prompt where an image belongs."""
@@ -98,17 +98,18 @@ def parse_line(raw: bytes) -> Line:
     """Read one line.
 
     Raises:
-        BadSample: it is not JSON, a key is missing or of a wrong type, or markers and images are not as many.
+        BadSample: it is not JSON, an object in it has a key twice, a key is missing or of a wrong type, or markers and
+            images are not as many.
 
     >>> parse_line(b'{"prompt": "<image> reads", "response": "seven", "images": ["7.png"]}')
     Line(prompt='<image> reads', response='seven', images=('7.png',))
     """
     try:
-        values = json.loads(raw.decode("utf-8-sig"))
+        values = parse_json(raw.decode("utf-8-sig"), finite=False)  # numbers are in other keys, if at all
     except UnicodeDecodeError:
         raise BadSample("is not text in UTF-8; convert it") from None
-    except (ValueError, RecursionError) as error:
-        raise BadSample(f"is not JSON ({error}); write one object per line") from None
+    except JsonError as error:
+        raise BadSample(f"{error}; write one object per line") from None
     if not isinstance(values, dict):
         raise BadSample(f"holds {type(values).__name__}; expected an object with 'prompt' and 'response'")
     for key in ("prompt", "response"):
@@ -160,5 +161,8 @@ def _encode(text: str, tokens: Tokens) -> list[int]:
     except Exception as error:  # of the words, a DataError; of a library, anything
         raise BadSample(f"cannot be encoded: {error}") from None
     if tokens.image is not None and tokens.image in ids:
-        raise BadSample(f"{text!r:.40} makes the image token by itself; only {MARKER} in the prompt may")
+        raise BadSample(
+            f"{text!r:.40} makes the image token by itself; only {MARKER} in the prompt may: leave it out, or give "
+            "tokens.image a token that no text makes"
+        )
     return ids

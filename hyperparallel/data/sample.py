@@ -121,6 +121,10 @@ def check_sample(sample: Sample, place: str) -> None:
             f"{who}: {sample.image_count} images but tokens_per_image is {sample.tokens_per_image}; set "
             "tokens_per_image to the number of tokens that the model makes of one image"
         )
+    if sample.pad_id == sample.image_id:
+        raise DataError(
+            f"{who}: pad_id and image_id are both {sample.pad_id}, so that padding would stand for images; give two ids"
+        )
     placeholders = int(np.count_nonzero(ids_T == sample.image_id))
     expected = sample.image_count * sample.tokens_per_image
     if placeholders != expected:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,8 @@ class TokenNames(BaseModel):
         pad: fills texts up to one length.
         bos: begins a text; none with `null`.
         eos: ends a text, and is predicted.
-        image: the placeholder; there are `tokens_per_image` of them for an image.
+        image: the placeholder; there are `tokens_per_image` of them for an image. It must differ from the others, which
+            need not differ from each other: tokenizers with one special token use it for all three.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,6 +35,26 @@ class TokenNames(BaseModel):
     bos: _Token | None = "<bos>"
     eos: _Token = "<eos>"
     image: _Token = "<image>"
+
+
+def check_different(tokens: Mapping[str, str | int | None]) -> None:
+    """Refuse special tokens that would be misread: an empty name, or an image token that is another one too.
+
+    Args:
+        tokens: by role, as `TokenNames` has them: all as they were named, or all as ids.
+
+    Raises:
+        DataError: names the keys.
+    """
+    for role, token in tokens.items():
+        if token == "":
+            raise DataError(f"tokens.{role} is empty; give the token's text or its id")
+    for role, token in tokens.items():
+        if role != "image" and token is not None and token == tokens["image"]:
+            raise DataError(
+                f"tokens.{role} and tokens.image are both {token!r}, but an image token stands for nothing else; give "
+                "tokens.image one of its own"
+            )
 
 
 @dataclass(frozen=True)
@@ -82,8 +103,7 @@ def load_tokens(tokenizer: str, names: TokenNames, images: bool = True) -> Token
                 f"tokens.{role} is {name!r}, which tokenizer {tokenizer!r} does not have; set it to a token{none}: "
                 f"one of {' '.join(known[:12]) or 'its vocabulary'}"
             )
-    if ids["pad"] == ids["image"]:
-        raise DataError(f"tokens.pad and tokens.image are both {ids['pad']}; padding must not stand for an image")
+    check_different(ids)
     size = max(size, 1 + max(number for number in ids.values() if number is not None))
     return Tokens(encode, size, **ids)
 

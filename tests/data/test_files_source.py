@@ -95,6 +95,7 @@ BAD = {
     "broken image": (line("1.png", CUT), "image 'cut.jpg' is (cut off|broken)"),
     "outside": (line("../1.png"), "image '../1.png' is not inside the image folder"),
     "not JSON": (b'{"prompt": ', "is not JSON"),
+    "key twice": (b'{"prompt": "reads", "response": "six", "response": "one"}', "has the key 'response' twice in one"),
     "marker": (line("1.png", prompt="reads"), "'prompt' has 0 <image> but 'images' names 1"),
     "too many images": (line(*["1.png"] * 4), "has 4 images, more than max_images = 3"),
     "too long": (line(say="one " * 40), "has 43 tokens, more than max_tokens = 20; raise it"),

@@ -77,6 +77,11 @@ def test_any_text_comes_back(pieces, response):
         assert parse_line(json.dumps(values, ensure_ascii=ascii).encode()) == wanted
 
 
+def test_other_keys_may_hold_anything():
+    raw = b'{"prompt": "reads", "response": "", "score": NaN, "weight": 1e999, "of": [{"id": 1}, {"id": 1}]}'
+    assert parse_line(raw) == Line("reads", "")
+
+
 def test_images_may_be_left_out():
     assert parse_line(b'\xef\xbb\xbf{"prompt": "reads", "response": ""}') == Line("reads", "")
 
@@ -85,6 +90,12 @@ BAD = {
     "not JSON": (b'{"prompt": "a", ', "is not JSON"),
     "two objects": (b"{} {}", "is not JSON"),
     "deep": (b"[" * 100_000, "is not JSON"),
+    "a key twice": (b'{"prompt": "a", "response": "b", "response": "c"}', "has the key 'response' twice in one object"),
+    "a key twice inside": (
+        b'{"prompt": "a", "response": "b", "of": [{"x": {"id": 1, "id": 1}}]}',
+        "the key 'id' twice",
+    ),
+    "one key in two spellings": (b'{"prompt": "a", "response": "b", "\\u0070rompt": "c"}', "the key 'prompt' twice"),
     "long number": (b"1" * 10_000, "is not JSON|holds int"),
     "not text": (b'{"prompt": "\xff"}', "UTF-8"),
     "a list": (b"[1]", "holds list; expected an object with 'prompt' and 'response'"),

@@ -33,6 +33,7 @@ def test_a_sample_without_images_learns_their_size_from_the_others():
         ([sample(1), sample(2, placeholders=3)], "sample 1 of the list: 3 <image> .*need 2"),
         ([sample(1, size=8), sample(0), sample(1, size=16)], r"sample 2 .*\(1, 16, 16\), sample 0 of \(1, 8, 8\)"),
         ([sample(0, placeholders=2, image_count=2)], "sample 0 of the list: image_count is 2 but images is None"),
+        ([sample(1, pad_id=3)], "sample 0 of the list: pad_id and image_id are both 3"),
         ([sample(1, image_count=2)], "1 images but image_count is 2"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 from files_case import write_tokenizer
 from pydantic import ValidationError
 
+from hyperparallel.data import FilesConfig
 from hyperparallel.data.tokens import TokenNames, load_tokens
 from hyperparallel.errors import DataError
 
@@ -46,6 +47,9 @@ def test_an_image_token_is_needed_only_for_images(tmp_path):
         ({"bos": "<bos>"}, r"tokens.bos is '<bos>'.*\(null for none\)"),
         ({"eos": "</s>"}, "tokens.eos is '</s>'"),
         ({"pad": "[IMG]"}, "tokens.pad and tokens.image are both 22"),
+        ({"eos": 22}, "tokens.eos and tokens.image are both 22"),
+        ({"bos": "[IMG]", "image": 22}, "tokens.bos and tokens.image are both 22"),
+        ({"eos": ""}, "tokens.eos is '', which"),
     ],
 )
 def test_tokens_that_do_not_fit(tmp_path, change, said):
@@ -74,3 +78,20 @@ def test_the_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
 def test_wrong_names_are_refused(values):
     with pytest.raises(ValidationError):
         TokenNames(**values)
+
+
+@pytest.mark.parametrize("role", ["pad", "bos", "eos"])
+def test_an_image_token_that_is_another_one_too_is_refused_before_the_tokenizer_is_read(role):
+    for tokens in ({role: "<image>"}, {"image": f"<{role}>"}, {role: 7, "image": 7}):
+        said = f"tokens.{role} and tokens.image are both {tokens['image' if 'image' in tokens else role]!r}, but"
+        with pytest.raises(ValidationError, match=said):
+            FilesConfig(path="gone.jsonl", tokenizer="gone.json", tokens=tokens)
+    with pytest.raises(ValidationError, match=f"tokens.{role} is empty; give the token's text or its id"):
+        FilesConfig(path="gone.jsonl", tokens={role: ""})
+
+
+def test_other_tokens_may_be_the_same(tmp_path):
+    # As in tokenizers with one special token.
+    names = FilesConfig(path="gone.jsonl", tokens={"pad": "[EOS]", "bos": "[EOS]", "eos": 21, "image": "[IMG]"}).tokens
+    tokens = load_tokens(write_tokenizer(tmp_path), names)
+    assert tokens.pad == tokens.bos == tokens.eos == 21

@@ -58,6 +58,10 @@ MISTAKES = {
         ("channels: 1", "channels: 1\n  max_tokens: 9"),
         ["model.llm.max_length is 8", "data.max_tokens = 9 has up to 16 tokens: raise max_length or lower max_tokens"],
     ),
+    "one token for two": (
+        ("channels: 1", "tokens: {{image: <eos>}}"),
+        ["line 19: data: tokens.eos and tokens.image are both '<eos>'", "give tokens.image one of its own"],
+    ),
     "image token": (("channels: 1", "channels: 1\n  tokens: {{image: 9}}"), ["image_token is 3; the files data use 9"]),
     "vocabulary": (
         ("channels: 1", "channels: 1\n  tokens: {{pad: 99}}"),
