@@ -209,7 +209,7 @@ class Files:
         Raises:
             DataError: none of the lines can be used.
         """
-        self._line(0)
+        self._line(0)  # is there any?
         skips, order = self.config.on_error == "skip", self._order(0)
         own = (index for index, number in enumerate(order) if not skips or self._is_usable(int(number)))
         return list(islice(own, count))

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from hyperparallel.data.sample import IGNORE, Sample, SampleInfo, Source
+
+
+class DistinctSource(Source, Protocol):
+    """A source that knows which of its samples are not another one again."""
+
+    def distinct(self, count: int) -> Sequence[int]:
+        """Number the first `count` samples of which none is there twice; fewer, at least 1, where it has no more."""
 
 
 class HeldOut:
@@ -30,7 +38,7 @@ class HeldOut:
     (3, [4, 4, 4, 0, 0])
     """
 
-    def __init__(self, source: Source, asked: int) -> None:
+    def __init__(self, source: DistinctSource, asked: int) -> None:
         self.source = source
         self.numbers: Sequence[int] = source.distinct(asked)
         """Of the samples in their source."""
@@ -52,10 +60,6 @@ class HeldOut:
         if index < len(self):
             return self.source.describe(self.numbers[index])
         return SampleInfo(images=0, tokens=1, targets=0)
-
-    def distinct(self, count: int) -> range:
-        """Number the first `count` samples, without the fills."""
-        return range(min(count, len(self)))
 
     def _fill(self, like: Sample) -> Sample:
         """Make a fill with the ids and the image size of another sample."""

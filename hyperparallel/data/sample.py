@@ -78,9 +78,6 @@ class Source(Protocol):
     def describe(self, index: int) -> SampleInfo:
         """Give the sizes of sample `index` without touching its pixels."""
 
-    def distinct(self, count: int) -> Sequence[int]:
-        """Number the first `count` samples of which none is there twice; fewer, at least 1, where it has no more."""
-
 
 def next_token_labels(input_ids: Sequence[int] | np.ndarray, first_target: int) -> np.ndarray:
     """Make the labels that ask for every token from position `first_target` on.
