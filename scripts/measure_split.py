@@ -11,7 +11,7 @@ from hyperparallel import Runner
 from hyperparallel.training.build import build_feed, build_layers
 from hyperparallel.training.config import load_config
 from hyperparallel.training.planning import build_plan
-from hyperparallel.training.trainer import batches
+from hyperparallel.training.steps import batches
 
 CONFIG = Path(__file__).parent.parent / "yaml" / "digits.yaml"
 

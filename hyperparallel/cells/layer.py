@@ -53,7 +53,8 @@ class Layer:
             copies start equal, get the sum of both gradients and stay bit-identical.
         metrics: last layer only: names of the sums it returns after loss and weight.
         work: forward FLOPs of one micro-batch as a function of its sizes, `{"images": n, "samples": n,
-            "tokens": padded text tokens}`; used for predicted costs when nothing was measured.
+            "tokens": padded text tokens}`; used for predicted costs when nothing was measured. How layers are counted
+            here is in `cost/layer_shapes.py`.
         traffic: what that forward moves, as a function of the same sizes, for costs from a device file; without, the
             layer is priced by its FLOPs alone.
         sharded: parameter name inside this Cell -> how it is cut; with tensor parallelism the Cell holds only this

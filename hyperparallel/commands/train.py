@@ -9,9 +9,9 @@ from pathlib import Path
 from hyperparallel.cells.transport import Transport
 from hyperparallel.errors import CheckpointError
 from hyperparallel.planner import Planned
-from hyperparallel.training.build import build_feed
 from hyperparallel.training.checkpoint_files import find_checkpoint
 from hyperparallel.training.config import Config, load_config
+from hyperparallel.training.evaluation import held_out_feed
 from hyperparallel.training.job import JobError, has_starter, new_run_folder, run_folder, run_job, say
 from hyperparallel.training.keeper import check_start
 from hyperparallel.training.launch import is_worker
@@ -40,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     check_start(config)
     planned = check(config)
-    if config.evaluation.samples:
-        build_feed(config, "held_out")
+    held_out_feed(config)
     _start(args, config, planned)
     return 0
 
@@ -87,7 +86,9 @@ def _start(args: argparse.Namespace, config: Config, planned: Planned) -> None:
     if "reorder_gain" in summary:
         say(f"reordering the micro-batches saves {summary['reorder_gain']:.1%} of a step, as predicted")
     if "exact" in summary:
-        say(f"held-out exact reading {summary['exact']:.1%} of {summary['samples']:.0f} samples")
+        asked = config.evaluation.samples
+        fewer = f" (of {asked} asked for: no others can be used)" if summary["samples"] < asked else ""
+        say(f"held-out exact reading {summary['exact']:.1%} of {summary['samples']:.0f} samples{fewer}")
 
 
 def _as_given(path: Path, folder: Path) -> Path:

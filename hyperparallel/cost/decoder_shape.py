@@ -16,7 +16,7 @@ def _rows(sizes: Sizes) -> float:
 
 
 def _context(sizes: Sizes) -> float:
-    """Return the tokens that a token looks at on average: half of a row."""
+    """Return the tokens that a token looks at on average: half of a row, see `layer_shapes`."""
     return sizes["tokens"] / sizes.get("samples", 1) / 2
 
 
@@ -71,15 +71,17 @@ class Decoder(Strict):
 
     def _head(self, part: str) -> LayerShape:
         table, vocabulary = self.vocab_size * self.width, self.vocab_size
-        # Logits and their softmax are float32: each is two elements of the usual two bytes.
-        moved, kept = 2 * (self.width + 4 * vocabulary), 2 * self.width + 2 * vocabulary
+        # Logits and their softmax are float32: of what is kept, each is two elements of the usual two bytes.
+        moved, scores, kept = 2 * self.width, 4 * vocabulary, 2 * self.width + 2 * vocabulary
         return LayerShape(
             f"{part}.head",
             part,
             self.trainable,
             parameters=table,
             largest=table,
-            count=lambda sizes: Count(2 * sizes["tokens"] * table, table, sizes["tokens"] * moved),
+            count=lambda sizes: Count(
+                2 * sizes["tokens"] * table, table, sizes["tokens"] * moved, float32=sizes["tokens"] * scores
+            ),
             saved=lambda sizes: sizes["tokens"] * kept,
             scratch=lambda sizes: sizes["tokens"] * 2 * vocabulary,
             carry=lambda sizes: 0.0,

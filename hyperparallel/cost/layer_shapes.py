@@ -1,7 +1,15 @@
-"""The layers of large models by their shapes: parameters, FLOPs, tensors and what is kept, without building anything.
+"""The layers of models by their shapes: parameters, FLOPs, tensors and what is kept, without building anything.
 
-Counted are matrix products and what attention multiplies among tokens; norms, biases and activations only by the memory
-that they move. Attention is a fused kernel: its scores never reach memory. Causal attention looks at half of a row.
+This is the one rule by which layers are counted, those of `models/` and those of files of yaml/models:
+
+* FLOPs of a forward: 2 x rows x parameters that a row multiplies, and, as `mixing`, what attention multiplies: 2 x rows
+  x context x (query + value features of all heads). The context is how many others a row looks at: the patches of the
+  image or of the window; of a text half of its tokens, since attention is causal, as in FlashAttention-2 (arXiv
+  2307.08691, section 4.1). An embedding counts one for each element of its result. Norms, biases and activations count
+  only by the memory that they move.
+* Elements moved: the weights once, and every tensor between two operators once written and once read. Attention is one
+  operator, so its scores never reach memory; so is an activation with its gate, and a lookup with the choice between
+  text and image.
 """
 
 from __future__ import annotations

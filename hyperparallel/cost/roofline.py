@@ -10,7 +10,8 @@ read once:
 | W | matrix | weights' gradients + activations |
 
 A whole backward is I + W; where the forward is recomputed, B and I also cost F. `mixing` is what multiplies no weights
-(attention among tokens), so W has no part in it.
+(attention among tokens), so W has no part in it. Elements are of the type that the layer computes in, but for those of
+`float32`, which belong to the activations.
 
 Source of the roofline: Williams, Waterman, Patterson, Communications of the ACM 52(4), 2009.
 """
@@ -26,6 +27,8 @@ from hyperparallel.algebra.footprint import footprint
 from hyperparallel.algebra.program import SEND_B, SEND_F, B, F, I, W
 from hyperparallel.cost.weights import Costs
 
+_FLOAT32 = 4  # bytes
+
 Sizes = Mapping[str, float]
 """Sizes of one micro-batch: `images`, `samples` (rows) and `tokens` (rows x padded length)."""
 
@@ -37,11 +40,13 @@ class Traffic(NamedTuple):
         weights: elements of parameters that it reads.
         activations: elements of other tensors that it reads and writes.
         mixing: those of its FLOPs that multiply no weights.
+        float32: elements of tensors beside those, which are float32 whatever the layer computes in.
     """
 
     weights: float
     activations: float
     mixing: float = 0.0
+    float32: float = 0.0
 
 
 class Count(NamedTuple):
@@ -51,6 +56,12 @@ class Count(NamedTuple):
     weights: float = 0.0
     activations: float = 0.0
     mixing: float = 0.0
+    float32: float = 0.0
+
+    @property
+    def traffic(self) -> Traffic:
+        """All but the FLOPs."""
+        return Traffic(*self[1:])
 
 
 class Rate(NamedTuple):
@@ -87,10 +98,11 @@ def layer_time(count: Count, rate: Rate) -> LayerTime:
         >>> layer_time(Count(flops=8e12, weights=1e9, mixing=2e12), Rate(flops=1e12, bandwidth=1e12, element=2))
         LayerTime(forward=8.0, input=10.0, weight=6.0)
     """
-    flops, weights, activations, mixing = count
+    flops, mixing, weights = count.flops, count.mixing, count.weights * rate.element
+    activations = count.activations * rate.element + count.float32 * _FLOAT32
 
-    def longest(operations: float, elements: float) -> float:
-        return max(operations / rate.flops, elements * rate.element / rate.bandwidth)
+    def longest(operations: float, moved: float) -> float:
+        return max(operations / rate.flops, moved / rate.bandwidth)
 
     return LayerTime(
         longest(flops, weights + activations),

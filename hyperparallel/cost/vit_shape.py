@@ -24,6 +24,7 @@ class Vit(Strict):
     channels: Size = 3
     frames: Size = Field(1, description="frames of a patch; a still image is repeated")
     merge: Size = 2
+    merger_ffn: int | None = Field(None, gt=0, description="inner features of the merger; default: merge^2 x width")
     output: Size = Field(description="width of the merged tokens, that of the LLM")
     image_size: Size = Field(description="height and width of an image, pixels")
     window: int | None = Field(None, gt=0, description="pixels; attention stays inside windows of this size")
@@ -68,7 +69,8 @@ class Vit(Strict):
 
     def _patch(self, part: str) -> LayerShape:
         inputs = self.channels * self.frames * self.patch_size**2
-        matrix, moved = inputs * self.width, inputs + self.width
+        # Pixels are read, and patches written and read.
+        matrix, moved = inputs * self.width, 3 * inputs + 2 * self.width
         return LayerShape(
             f"{part}.patch",
             part,
@@ -90,15 +92,16 @@ class Vit(Strict):
             largest=width * max(3 * width, self.ffn) / tensor,
             active=parameters,
             mixing=2 * width / tensor,
-            # Norms, sums and projections back to the width; queries, keys, values and what is mixed; the MLP's.
-            tensors=6 * width + 4 * width / tensor + inner,
+            # Norms, sums and projections back to the width; queries, keys, values, rotated, mixed; the MLP's.
+            tensors=6 * width + 6 * width / tensor + inner,
             saved=4 * width + 4 * width / tensor + inner,
             scratch=width + 2 * inner,
         )
 
     def _merger(self, part: str) -> LayerShape:
         grouped = self.merge**2 * self.width
-        matrices, moved = grouped * (grouped + self.output), 2 * (3 * grouped + self.output)
+        inner = self.merger_ffn or grouped
+        matrices, moved = inner * (grouped + self.output), 2 * (grouped + 2 * inner + self.output)
 
         def rows(sizes: Sizes) -> float:
             return sizes["images"] * self.tokens_per_image
@@ -108,9 +111,9 @@ class Vit(Strict):
             part,
             self.trainable,
             parameters=matrices,
-            largest=max(grouped, self.output) * grouped,
+            largest=max(grouped, self.output) * inner,
             count=lambda sizes: Count(2 * rows(sizes) * matrices, matrices, rows(sizes) * moved),
-            saved=lambda sizes: 4 * rows(sizes) * grouped,
-            scratch=lambda sizes: 2 * rows(sizes) * grouped,
+            saved=lambda sizes: 2 * rows(sizes) * (grouped + inner),
+            scratch=lambda sizes: 2 * rows(sizes) * inner,
             carry=lambda sizes: rows(sizes) * self.output,
         )

@@ -4,6 +4,7 @@ from hyperparallel.data.collate import COLUMNS, collate
 from hyperparallel.data.digits import Digits, DigitsConfig
 from hyperparallel.data.feed import MicroBatchInfo, StepFeed
 from hyperparallel.data.files import Files, FilesConfig
+from hyperparallel.data.held_out import HeldOut
 from hyperparallel.data.list_source import ListSource
 from hyperparallel.data.sample import IGNORE, BadSample, Sample, SampleInfo, Source, next_token_labels
 from hyperparallel.data.source import DataConfig, make_source
@@ -19,6 +20,7 @@ __all__ = [
     "EOS",
     "Files",
     "FilesConfig",
+    "HeldOut",
     "IGNORE",
     "IMAGE",
     "ListSource",

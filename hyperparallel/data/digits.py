@@ -145,6 +145,10 @@ class Digits:
         tokens = 1 + count * self.tokens_per_image + 1 + spoken + 1
         return SampleInfo(images=count, tokens=tokens, targets=spoken + 1)
 
+    def distinct(self, count: int) -> range:
+        """Number the first `count` samples: each is a draw of its own, and there is no last one."""
+        return range(count)
+
     def pool(self) -> np.ndarray:
         """Give the numbers of the bundled images that this split draws from."""
         train, held_out = _pools(self.config.held_out)

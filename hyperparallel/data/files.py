@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Literal
@@ -57,7 +58,8 @@ class FilesConfig(BaseModel):
         tokens: special tokens of the tokenizer; `image` must differ from the others.
         shuffle: false trains in the order of the file; the held-out file is always read in order.
         seed: of the order, another one in each epoch.
-        on_error: `fail` stops at a line or an image that cannot be used; `skip` takes the next good line instead.
+        on_error: `fail` stops at a line or an image that cannot be used; `skip` takes the next good line instead, and
+            leaves it out where each sample is to be read once (`distinct`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -203,6 +205,19 @@ class Files:
         """Give the sizes of sample `index` >= 0 from its text; no image is decoded."""
         line, ids_T, labels_T = self._text(self._line(index))
         return SampleInfo(len(line.images), len(ids_T), int(np.count_nonzero(labels_T != IGNORE)))
+
+    def distinct(self, count: int) -> list[int]:
+        """Number the first `count` samples of which each is a line of its own; fewer where the file has no more.
+
+        With `on_error: skip`, samples in whose place another line stands are left out; for that, lines are checked.
+
+        Raises:
+            DataError: none of the lines can be used.
+        """
+        self._line(0)  # is there any?
+        skips, order = self.config.on_error == "skip", self._order(0)
+        own = (index for index, number in enumerate(order) if not skips or self._is_usable(int(number)))
+        return list(islice(own, count))
 
     def _line(self, index: int) -> int:
         """Find the line of a sample."""

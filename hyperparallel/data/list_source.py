@@ -63,6 +63,10 @@ class ListSource:
         """Give the sizes of sample `index` modulo the length of the list."""
         return self._infos[index % len(self._infos)]
 
+    def distinct(self, count: int) -> range:
+        """Number the first `count` samples; fewer where the list ends before."""
+        return range(min(count, len(self)))
+
 
 def _info(sample: Sample) -> SampleInfo:
     targets = int(np.count_nonzero(sample.labels != IGNORE))

@@ -194,7 +194,7 @@ class Head(nn.Cell):
 
         Returns:
             Four float32 scalars: sum of cross entropy; number of labels; number of rows whose labels are all
-            the most likely token (a row without labels counts); number of rows.
+            the most likely token; number of rows. A row without labels is in none of them.
         """
         logits_RV = self.project(self.norm(x_BTD).reshape(-1, self.width), self.weight).astype(ms.float32)
         counted_BT = (labels_BT != IGNORE).astype(ms.float32)
@@ -204,8 +204,9 @@ class Head(nn.Cell):
         loss = -(score_R1 * counted_BT.reshape(-1, 1)).sum()
         guess_BT = ops.argmax(logits_RV, -1).astype(ms.int32).reshape(labels_BT.shape)
         misses_B = ((guess_BT != labels_BT).astype(ms.float32) * counted_BT).sum(-1)
-        exact_B = (misses_B == 0).astype(ms.float32)
-        return loss, counted_BT.sum(), exact_B.sum(), ops.ones_like(exact_B).sum()
+        read_B = (counted_BT.sum(-1) > 0).astype(ms.float32)
+        exact_B = (misses_B == 0).astype(ms.float32) * read_B
+        return loss, counted_BT.sum(), exact_B.sum(), read_B.sum()
 
 
 def _token_table(config: DecoderConfig) -> ms.Parameter:

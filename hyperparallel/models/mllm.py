@@ -10,6 +10,7 @@ from functools import partial
 from hyperparallel.cells.dropout import RANDOM
 from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.tensor_parallel import WHOLE, TensorParallel
+from hyperparallel.cost.layer_shapes import LayerShape
 from hyperparallel.errors import ConfigError
 from hyperparallel.models import decoder, vit, work
 from hyperparallel.models.config import DecoderConfig, MllmConfig, VisionConfig
@@ -57,10 +58,16 @@ def _frozen(layers: Sequence[Layer], patterns: Sequence[str]) -> tuple[Layer, ..
     )
 
 
+def _costs(shape: LayerShape) -> dict[str, partial]:
+    """Give a layer what it computes and moves."""
+    return {"work": partial(work.flops, shape), "traffic": partial(work.traffic, shape)}
+
+
 def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> tuple[Layer, ...]:
     parallel.check(**{"vision.heads": config.heads, "vision.ffn": config.ffn})
     layer = partial(Layer, part="vision", trainable=config.trainable, frozen=())
     random = (RANDOM,) if config.dropout else ()
+    patch, *blocks, merger = work.vision_shapes(config, llm_width, parallel.size)
 
     def patches(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
         return [(shapes["pixel_values"][0], config.patches, config.width)]
@@ -70,8 +77,7 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
             "vision.patch",
             build=partial(vit.PatchEmbed, config),
             columns=("pixel_values",),
-            work=partial(work.patch, config),
-            traffic=partial(work.patch_traffic, config),
+            **_costs(patch),
             carry=patches,
         ),
         *(
@@ -79,18 +85,16 @@ def _vision(config: VisionConfig, llm_width: int, parallel: TensorParallel) -> t
                 f"vision.blocks.{index}",
                 build=partial(vit.VisionBlock, config, parallel),
                 columns=random,
-                work=partial(work.vision_block, config, parallel.size),
-                traffic=partial(work.vision_block_traffic, config, parallel.size),
+                **_costs(block),
                 sharded=vit.block_shards(config) if parallel.size > 1 else {},
                 carry=patches,
             )
-            for index in range(config.depth)
+            for index, block in enumerate(blocks)
         ),
         layer(
             "vision.merger",
             build=partial(vit.Merger, config, llm_width),
-            work=partial(work.merger, config, llm_width),
-            traffic=partial(work.merger_traffic, config, llm_width),
+            **_costs(merger),
             carry=lambda shapes: [(shapes["pixel_values"][0], config.tokens_per_image, llm_width)],
         ),
     )
@@ -105,6 +109,7 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
         if image_token is None
         else partial(decoder.MultimodalEmbed, config, image_token)
     )
+    lookup, *blocks, head = work.decoder_shapes(config, parallel.size)
 
     def tokens(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
         return [(*shapes["input_ids"], config.width)]
@@ -114,8 +119,7 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
             "llm.embed",
             build=embed,
             columns=("input_ids",),
-            work=partial(work.embed, config),
-            traffic=partial(work.embed_traffic, config),
+            **_costs(lookup),
             carry=tokens,
             check=None if image_token is None else partial(decoder.check_placeholders, image_token),
         ),
@@ -124,12 +128,11 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
                 f"llm.blocks.{index}",
                 build=partial(decoder.DecoderBlock, config, parallel),
                 columns=random,
-                work=partial(work.decoder_block, config, parallel.size),
-                traffic=partial(work.decoder_block_traffic, config, parallel.size),
+                **_costs(block),
                 sharded=decoder.block_shards(config) if parallel.size > 1 else {},
                 carry=tokens,
             )
-            for index in range(config.depth)
+            for index, block in enumerate(blocks)
         ),
         layer(
             "llm.head",
@@ -137,7 +140,6 @@ def _llm(config: DecoderConfig, image_token: int | None, parallel: TensorParalle
             columns=("labels",),
             tied={"weight": "llm.embed.weight"} if config.tied else {},
             metrics=("exact", "samples"),
-            work=partial(work.head, config),
-            traffic=partial(work.head_traffic, config),
+            **_costs(head),
         ),
     )

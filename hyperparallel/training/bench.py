@@ -29,7 +29,7 @@ from hyperparallel.planner import plan_line
 from hyperparallel.training.build import build_feed, build_layers, build_optimizer
 from hyperparallel.training.config import Config
 from hyperparallel.training.planning import mean_costs, settings_of
-from hyperparallel.training.trainer import MicroBatches, batches
+from hyperparallel.training.steps import MicroBatches, batches
 
 BATCHES, WARMUP, CALIBRATION, ROUNDS, LAPS = 3, 2, 3, 5, 60
 """Batches; rounds over all of them to compile, to measure actions and to measure steps; round trips of a message."""

@@ -13,7 +13,7 @@ from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.shapes import RANDOM_SPEC, TensorSpec
 from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.cost import Costs
-from hyperparallel.data import IGNORE, Digits, Files, FilesConfig, StepFeed, make_source
+from hyperparallel.data import IGNORE, Digits, Files, FilesConfig, HeldOut, StepFeed, make_source
 from hyperparallel.data.collate import Room, padded_length
 from hyperparallel.errors import ConfigError
 from hyperparallel.models import mllm
@@ -44,7 +44,7 @@ def build_feed(config: Config, split: str, replica: int = 0, first_sample: int =
 
     Args:
         config: gives source, batch and model.
-        split: `train` or `held_out`.
+        split: `train`, an endless stream, or `held_out`: `evaluation.samples` samples, each once, then fills.
         replica: 0..D-1.
         first_sample: sample that step 0 begins with, or would.
 
@@ -57,6 +57,8 @@ def build_feed(config: Config, split: str, replica: int = 0, first_sample: int =
         data = data.model_copy(update={"max_tokens": _longest(config)})
     source = make_source(data, vision.tokens_per_image if vision else 1, split)
     _check_ids(config, source)
+    if split == "held_out":
+        source = HeldOut(source, config.evaluation.samples)
     room = None if config.run.mode == "stepwise" else room_of(config)
     if training.batch_size % training.accumulate:
         raise ConfigError(

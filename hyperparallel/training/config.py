@@ -61,7 +61,9 @@ class Training(_Section):
 class Evaluation(_Section):
     """The held-out split after training."""
 
-    samples: int = Field(0, ge=0, description="held-out samples to read after training; 0 skips it")
+    samples: int = Field(
+        0, ge=0, description="held-out samples to read after training, or all if the data have fewer; 0 skips it"
+    )
 
 
 class Checkpoint(_Section):

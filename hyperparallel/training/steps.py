@@ -1,7 +1,8 @@
-"""What differs from step to step: the order of the micro-batches, and with `replan=step` the plan.
+"""What a rank runs step by step: the batch, and what differs from step to step.
 
-Both follow from the sizes of the step's micro-batches, which every rank of a pipeline knows, so nothing is sent. The
-work is done on a thread, beside the step before.
+That is the order of the micro-batches, and with `replan=step` the plan. Both follow from the sizes of the step's
+micro-batches, which every rank of a pipeline knows, so nothing is sent. The work is done on a thread, beside the step
+before.
 """
 
 from __future__ import annotations
@@ -18,13 +19,30 @@ from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.step_result import read_by
 from hyperparallel.cells.stepwise import Runner
 from hyperparallel.data import StepFeed
+from hyperparallel.data.feed import StepData
 from hyperparallel.planner.limits import parse_limit
 from hyperparallel.planner.reorder import reorder
 from hyperparallel.planner.step import replan
 from hyperparallel.training import costs
 from hyperparallel.training.config import Config
+from hyperparallel.training.runners import AnyRunner
 
 MicroBatches = list[dict[str, np.ndarray]]
+
+
+def batches(runner: AnyRunner, feed: StepFeed, first_step: int, last_step: int) -> Iterator[MicroBatches]:
+    """Yield, step by step, the M micro-batches with just the columns this rank's stages read."""
+    for data in feed.stream(runner.requests, first_step, last_step):
+        yield merge(data, runner.plan.micro_batches)
+
+
+def merge(data: StepData, micro_batches: int) -> MicroBatches:
+    """Turn stage -> micro-batch -> columns into one dictionary of columns per micro-batch."""
+    merged: MicroBatches = [{} for _ in range(micro_batches)]
+    for by_micro_batch in data.values():
+        for mb, columns in by_micro_batch.items():
+            merged[mb].update(columns)
+    return merged
 
 
 class Step(NamedTuple):

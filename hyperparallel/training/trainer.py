@@ -15,15 +15,16 @@ from hyperparallel.cells.layer import Layer
 from hyperparallel.cells.step_result import StepResult
 from hyperparallel.cells.transport import Transport
 from hyperparallel.data import MicroBatchInfo, StepFeed
-from hyperparallel.data.feed import StepData, count_skipped, fingerprint
+from hyperparallel.data.feed import count_skipped, fingerprint
 from hyperparallel.errors import DataError
 from hyperparallel.training.build import build_feed, build_layers, replicas_fed
 from hyperparallel.training.config import Config, Training
+from hyperparallel.training.evaluation import evaluate, held_out_feed
 from hyperparallel.training.keeper import Keeper
 from hyperparallel.training.metrics import MetricsFile, peak_memory_mb, summarise, write_json
 from hyperparallel.training.planning import build_plan, check_equal_plans
 from hyperparallel.training.runners import AnyRunner, build_runner
-from hyperparallel.training.steps import MicroBatches, Step, Steps
+from hyperparallel.training.steps import Step, Steps, batches
 from hyperparallel.training.stop import StopRequest
 from hyperparallel.training.trace import write_step_traces
 from hyperparallel.training.untrained import untrained, warning
@@ -71,6 +72,7 @@ class _Training:
         ]
         self.feed = self.feeds[self.runner.replica]
         self.feed.beside = [feed for feed in self.feeds if feed is not self.feed]
+        self.held_out = held_out_feed(config, self.runner.replica)
         self.passes = config.training.accumulate
         self.lines: list[dict[str, Any]] = []
 
@@ -167,8 +169,8 @@ class _Training:
             summary["untrained"] = untrained(self.runner)
             if summary["untrained"] and self.transport.rank == 0:
                 _logger.warning(warning(summary["untrained"], len(self.lines)))
-        if not stopped:
-            summary |= evaluate(self.config, self.runner)
+        if self.held_out is not None and not stopped:
+            summary |= evaluate(self.runner, self.held_out, self.transport)
         if self.transport.rank == 0:
             write_json(self.folder / "summary.json", summary)
         return summary
@@ -182,41 +184,6 @@ def _passes(
     if config.planner.reorder or config.planner.replan == "step":
         return Steps(config, runner.plan, layers, feed).stream(runner, *span)
     return (Step(None, batch, {}, None) for batch in batches(runner, feed, *span))
-
-
-def evaluate(config: Config, runner: AnyRunner) -> dict[str, float]:
-    """Read held-out samples and count those without a single wrong word.
-
-    With the right words before it given, every word of a sample is predicted right if and only if greedy
-    generation reads the whole sample right, so one forward per micro-batch measures exact reading.
-
-    Returns:
-        `held_out_loss`, `exact` and `samples`; nothing when `evaluation.samples` is 0.
-    """
-    if config.evaluation.samples == 0:
-        return {}
-    feed = build_feed(config, "held_out", runner.replica)
-    loss = weight = exact = samples = 0.0
-    for batch in batches(runner, feed, 0, math.ceil(config.evaluation.samples / feed.batch_size)):
-        result = runner.evaluate(batch)
-        loss, weight = loss + result.loss * result.weight, weight + result.weight
-        exact, samples = exact + result.metrics["exact"], samples + result.metrics["samples"]
-    return {"held_out_loss": loss / weight, "exact": exact / samples, "samples": samples}
-
-
-def batches(runner: AnyRunner, feed: StepFeed, first_step: int, last_step: int):
-    """Yield, step by step, the M micro-batches with just the columns this rank's stages read."""
-    for data in feed.stream(runner.requests, first_step, last_step):
-        yield merge(data, runner.plan.micro_batches)
-
-
-def merge(data: StepData, micro_batches: int) -> MicroBatches:
-    """Turn stage -> micro-batch -> columns into one dictionary of columns per micro-batch."""
-    merged: MicroBatches = [{} for _ in range(micro_batches)]
-    for by_micro_batch in data.values():
-        for mb, columns in by_micro_batch.items():
-            merged[mb].update(columns)
-    return merged
 
 
 def learning_rate(training: Training, step: int) -> float:

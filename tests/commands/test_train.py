@@ -104,21 +104,21 @@ FILL = 'schedule="transpose(vision, owner=balanced, place=fill, split=2) >> 1f1b
 
 def test_planned_once_or_for_every_step_it_trains_as_one_process(tmp_path, capsys):
     words = [str(write_config(tmp_path)), "data.max_images=3", "model.llm.max_length=24", "training.micro_batches=4"]
+    words.append("evaluation.samples=5")  # of a batch of 8
     config = load_config(words[0], [*words[1:], "parallel.ranks=1", "schedule='1f1b(vision+llm)'"])
     alone = train(config, Transport(), tmp_path)
     for more in ([], ["planner.replan=step", "planner.reorder=true"]):
-        assert (
-            main(
-                ["train", *words, FILL, "evaluation.samples=8", f"run.out={tmp_path / 'runs' / str(len(more))}", *more]
-            )
-            == 0
-        )
+        assert main(["train", *words, FILL, f"run.out={tmp_path / 'runs' / str(len(more))}", *more]) == 0
         out = capsys.readouterr().out
         assert "predicted step" in out and ("reordering the micro-batches saves" in out) == bool(more)
         (folder,) = (tmp_path / "runs" / str(len(more))).iterdir()
         assert [line["loss"] for line in lines_of(folder)][::2] == pytest.approx(
             [alone["first_loss"], alone["last_loss"]], rel=1e-5
         )
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["samples"] == 5 and "held-out exact reading" in out
+        for key in ("held_out_loss", "exact"):
+            assert summary[key] == pytest.approx(alone[key], rel=1e-5), key
         assert ("replan_ms" in lines_of(folder)[0]) == ("reorder_gain" in lines_of(folder)[0]) == bool(more)
         assert json.loads((folder / "plan.json").read_text())["schedule"] == FILL.split('"')[1]
 

@@ -33,10 +33,10 @@ def test_costs_are_those_of_the_layers_and_balanced_slabs_use_them():
 
 def test_micro_batches_cost_what_is_in_them_and_messages_their_bytes():
     plan = derive(WARMUP, SPEC, 4, 2)
-    costs = MODEL.costs(plan, [{"images": 1, "tokens": 1024}, {"images": 8, "tokens": 2048}], DEVICE)
+    costs = MODEL.costs(plan, [{"images": 2, "tokens": 1024}, {"images": 16, "tokens": 2048}], DEVICE)
     assert costs.compute[0, "F"][1] == pytest.approx(8 * costs.compute[0, "F"][0], rel=0.05)
     assert costs.compute[5, "F"][1] > 1.9 * costs.compute[5, "F"][0]
-    assert costs.message_bytes[0, "SEND_F"] == [64 * 4096 * 2, 8 * 64 * 4096 * 2]
+    assert costs.message_bytes[0, "SEND_F"] == [2 * 64 * 4096 * 2, 16 * 64 * 4096 * 2]
     assert costs.message_bytes[4, "SEND_F"] == [1024 * 4096 * 2, 2048 * 4096 * 2]
     assert (costs.alpha, costs.beta) == pytest.approx((DEVICE.inside.alpha * 1e3, DEVICE.inside.beta * 1e3))
     assert MODEL.costs(plan, [{"images": 1, "tokens": 8}] * 2, DEVICE, workers=16).beta == DEVICE.between.beta * 1e3

@@ -12,6 +12,7 @@ PRICED = [  # count, then F, I, W in seconds
     pytest.param(Count(60, mixing=20), (6, 8, 4), id="mixing has no weights"),
     pytest.param(Count(0, weights=8), (4, 4, 4), id="weights: read, read, written"),
     pytest.param(Count(0, activations=8), (4, 8, 4), id="activations: a gradient for each"),
+    pytest.param(Count(0, float32=4), (4, 8, 4), id="float32: twice the bytes of this type"),
     pytest.param(Count(60, weights=4, activations=6), (6, 8, 6), id="F bound by FLOPs, I by bytes"),
     pytest.param(Count(60, weights=20, activations=10), (15, 20, 15), id="bound by bytes"),
 ]

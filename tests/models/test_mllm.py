@@ -136,7 +136,7 @@ def test_work_counts_two_per_multiply_add(images, rows, length):
         "vision.patch": (patches, 0),
         "vision.blocks.0": (patches, 2 * VISION.patches * VISION.width),
         "vision.merger": (images * VISION.tokens_per_image, 0),
-        "llm.blocks.0": (tokens, 2 * length * LLM.width),
+        "llm.blocks.0": (tokens, length * LLM.width),  # causal: half of a row
         "llm.head": (tokens, 0),
     }
     for layer in mllm(TINY):

@@ -15,7 +15,8 @@ from hyperparallel.training.config import load_config
 from hyperparallel.training.plan_config import plan_from_config
 from hyperparallel.training.planning import build_plan
 from hyperparallel.training.runners import build_runner
-from hyperparallel.training.trainer import batches, learning_rate, train
+from hyperparallel.training.steps import batches
+from hyperparallel.training.trainer import learning_rate, train
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,10 @@ import json
 import pytest
 from training_config import LINES, write_config
 
+import yaml
 from hyperparallel.cost.device import load_device
 from hyperparallel.cost.measured import Fit, MeasuredCosts, MeasuredLayer, write_measured
+from hyperparallel.cost.presets import load_model
 from hyperparallel.errors import ConfigError
 from hyperparallel.training.build import build_feed, build_layers, estimate_costs, layer_times
 from hyperparallel.training.config import load_config
@@ -62,7 +64,8 @@ def test_a_device_file_prices_by_what_is_moved_and_sizes_the_messages(tmp_path):
     (tmp_path / "device.yaml").write_text(DEVICE)
     config, layers, plan, costs = loaded(tmp_path, f"cost.device={tmp_path / 'device.yaml'}")
     size = sizes(config)[0]
-    moved = [sum(layer.traffic(size)[:2]) * 4 / 1e9 for layer in layers]  # seconds: 1 GB/s, 4 bytes
+    traffic = [layer.traffic(size) for layer in layers]
+    moved = [(one.weights + one.activations + one.float32) * 4 / 1e9 for one in traffic]  # seconds: 1 GB/s, 4 bytes
     assert all(layer.work(size) / 1e12 < time for layer, time in zip(layers, moved, strict=True))
     for stage, (first, last) in enumerate(plan.placement.slabs):
         assert costs.compute[stage, "F"][0] == pytest.approx(1e3 * sum(moved[first:last]))
@@ -70,6 +73,26 @@ def test_a_device_file_prices_by_what_is_moved_and_sizes_the_messages(tmp_path):
     images, tokens, width = size["images"], size["tokens"], config.model.llm.width
     assert costs.message_bytes[0, "SEND_F"][0] == images * config.model.vision.tokens_per_image * width * 4
     assert costs.message_bytes[3, "SEND_B"][0] == tokens * width * 4
+
+
+def test_a_file_of_the_same_sizes_costs_the_same(tmp_path):
+    """What `plan CONFIG.yaml` and the search by shapes know of one model: times and bytes of every stage."""
+    (tmp_path / "device.yaml").write_text(DEVICE)
+    for name in ("cpu", "ascend_910b", str(tmp_path / "device.yaml")):
+        config, layers, plan, costs = loaded(tmp_path, f"cost.device={name}")
+        vision, llm = config.model.vision, config.model.llm
+        sections = {
+            "vision": {"kind": "vit", "layers": vision.depth, "merger_ffn": llm.width, "output": llm.width},
+            "llm": {"kind": "decoder", "layers": llm.depth},
+        }
+        for part, section in ((vision, sections["vision"]), (llm, sections["llm"])):
+            section |= part.model_dump(exclude={"depth", "dropout", "max_length", "rope_theta", "tied"})
+        (tmp_path / "model.yaml").write_text(yaml.safe_dump({"source": "test", **sections}))
+        model, device = load_model(str(tmp_path / "model.yaml")), load_device(name)
+        other = model.costs(plan, sizes(config), device, dtype="float32")
+        assert other.compute == {key: pytest.approx(times) for key, times in costs.compute.items()}
+        assert other.message_bytes == costs.message_bytes
+        assert (other.alpha, other.beta) == pytest.approx((costs.alpha, costs.beta))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -35,14 +35,17 @@ def config(tmp_path):
 @pytest.mark.slow
 def test_bad_files_are_left_out_alike_and_counted(config, tmp_path):
     command = [shutil.which("hyperparallel", path=str(sys.executable).rpartition("/")[0]), "train", str(config)]
-    command += ["run.trace_step=1", "training.steps=5"]
+    command += ["run.trace_step=1", "training.steps=5", "evaluation.samples=20"]
+    command += [f"data.held_out_path={tmp_path}/train.jsonl"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     # Samples 0 to 7 meet lines 3 and 5, 8 to 15 line 12; then they are known.
     assert [line["skipped"] for line in lines] == [2, 3, 3, 3, 3]
-    assert json.loads((folder / "summary.json").read_text())["skipped"] == 3
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["skipped"] == 3 and summary["samples"] == 13
+    assert done.stdout.splitlines()[-1].endswith(" of 13 samples (of 20 asked for: no others can be used)")
     assert all(0 <= line["data_wait"] <= line["step_time"] for line in lines)
     for rank in range(2):
         log = (folder / f"logs/worker_{rank}.log").read_text()
