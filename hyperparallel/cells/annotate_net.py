@@ -23,6 +23,7 @@ from hyperparallel.cells.optimizer import AdamW
 from hyperparallel.cells.shapes import Columns
 from hyperparallel.cells.step_result import check_count
 from hyperparallel.cells.update import AdamWUpdate, rates
+from hyperparallel.cells.written import check_norms
 from hyperparallel.errors import DataError
 
 _scaled = ops.MultitypeFuncGraph("scaled")
@@ -162,6 +163,7 @@ class Annotated:
         check_net(plan, layers, columns, topology)
         self.plan, self.columns, self.settings = plan, dict(columns), optimizer or AdamW()
         self.cells = [build_layer(layer, seed) for layer in layers]
+        check_norms(plan, self.cells)
         _tie(layers, self.cells)
         stamp(plan, self.cells)
         borders = {last - 1 for _, last in plan.placement.slabs if last < len(layers)}

@@ -28,6 +28,7 @@ from hyperparallel.cells.shapes import Columns, carries
 from hyperparallel.cells.slab import Slab
 from hyperparallel.cells.source_file import import_source
 from hyperparallel.cells.transport import Transport
+from hyperparallel.cells.written import check_norms
 from hyperparallel.errors import ModelError
 
 
@@ -85,6 +86,7 @@ class RankGraph:
         self._carries = [by_layer[last - 1] for _, last in plan.placement.slabs]
         self.slabs = self._build_slabs(seed, dtype)
         self._check_pieces()
+        check_norms(plan, [slab.chain for slab in self.slabs.values()])
         self.shared = share(plan, self.layers, self.slabs, topology, transport.rank)
 
     def build(

@@ -108,6 +108,22 @@ class ForwardWrites:
 
 
 _EVALUATION = "evaluation would change the model"
+_AGAIN = "a compiled step may run a forward again in the backward"
+
+
+def check_norms(plan: Plan, layers: Sequence[nn.Cell]) -> None:
+    """Refuse a BatchNorm that would keep statistics in a graph, before anything is compiled.
+
+    Args:
+        plan: what the graph runs.
+        layers: its Cells.
+
+    Raises:
+        ModelError: names the statistics.
+    """
+    names = sorted(set().union(*map(_statistics, layers)))
+    if names:
+        raise _error(plan, names, _AGAIN)
 
 
 def check_graph(plan: Plan, cell: nn.Cell, inputs: Sequence[Tensor], layers: Sequence[nn.Cell]) -> None:
@@ -128,7 +144,7 @@ def check_graph(plan: Plan, cell: nn.Cell, inputs: Sequence[Tensor], layers: Seq
     counts = written_by_graph(cell, inputs)
     names = [name for name, count in counts.items() if name in own and count > own[name].requires_grad]
     if names:
-        raise _error(plan, names, "a compiled step may run a forward again in the backward")
+        raise _error(plan, names, _AGAIN)
 
 
 def written_by_graph(cell: nn.Cell, inputs: Sequence[Tensor]) -> dict[str, int]:
@@ -175,8 +191,9 @@ def _checksums(cell: nn.Cell) -> dict[str, int]:
 
 
 def _statistics(cell: nn.Cell) -> set[str]:
-    """Name what no forward of training reads."""
+    """Name what BatchNorms write and no forward of training reads."""
     norms = [one for _, one in cell.cells_and_names() if isinstance(one, BatchNorm)]
+    norms = [one for one in norms if one.use_batch_statistics is not False]
     return {parameter.name for one in norms for parameter in (one.moving_mean, one.moving_variance)}
 
 

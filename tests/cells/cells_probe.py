@@ -7,15 +7,17 @@ import time
 import numpy as np
 from cells_record import own_columns
 from cells_tiny import CALLS, tiny_batch, tiny_layers
+from cells_writers import Norm, writer_batch, writer_layers
 
 from hyperparallel import Runner, Transport, derive, model_spec
 from hyperparallel.algebra import Action
 from hyperparallel.cells.transport import Tag
-from hyperparallel.errors import TransportError
+from hyperparallel.errors import ModelError, TransportError
 
 TINY_STEPS = 3
 TINY_MICRO_BATCHES = 4
 TINY_SCHEDULES = ("transpose(stem) >> 1f1b(net)", "1f1b(stem+net)")
+WRITER_LINES = ("1f1b(enc+net)", "transpose(enc) >> 1f1b(net)")
 SIZES = (10, 300_000, 10, 2_000_000, 0, 1_000)  # payloads in float32: a channel grows twice, then carries less
 
 
@@ -99,6 +101,19 @@ def wait_long(transport: Transport) -> dict[str, float]:
     return shares
 
 
+def train_writers(line: str, transport: Transport, kind: type) -> dict:
+    """Train a layer whose forward writes; return losses and this rank's parameters, or what refused it."""
+    layers = writer_layers(kind)
+    runner = Runner(derive(line, model_spec(layers), transport.size, 4), layers, transport=transport)
+    try:
+        losses = [runner.step(own_columns(runner, writer_batch(seed=step))).loss for step in range(TINY_STEPS)]
+    except ModelError as error:
+        return {"refused": str(error)}
+    evaluated = runner.evaluate(own_columns(runner, writer_batch())).loss
+    parameters = {name: value.ravel().tolist() for name, value in runner.parameters().items()}
+    return {"losses": [*losses, evaluated], "parameters": parameters}
+
+
 def probe(transport: Transport) -> dict:
     """Run all of the above."""
     return {
@@ -114,4 +129,5 @@ def probe(transport: Transport) -> dict:
         "grown without wires": grow_without_wires(transport),
         "waiting": wait_long(transport),
         "awaited": await_another(transport),
+        "writers": {line: train_writers(line, transport, Norm) for line in WRITER_LINES},
     }

@@ -1,8 +1,9 @@
 """No forward runs twice, compiled or not; carries may be tuples; messages are checked between real ranks."""
 
 import pytest
-from cells_probe import SIZES, TINY_MICRO_BATCHES, TINY_SCHEDULES, TINY_STEPS, train_tiny
+from cells_probe import SIZES, TINY_MICRO_BATCHES, TINY_SCHEDULES, TINY_STEPS, WRITER_LINES, train_tiny, train_writers
 from cells_tiny import MARK, tiny_layers
+from cells_writers import Norm
 
 from hyperparallel import Transport
 
@@ -49,3 +50,21 @@ def test_a_rank_that_awaits_another_message_says_both_ends(probes):
     assert probes[1]["awaited"] == (
         "message from rank 0 to rank 1, step 4, 0SEND_F3: got 0SEND_F2 of step 4 instead; both ranks must run one plan"
     )
+
+
+def test_statistics_of_a_pipeline_are_those_of_one_process(probes):
+    expected = train_writers(WRITER_LINES[0], Transport(), Norm)
+    found = {}
+    for rank in probes:
+        assert rank["writers"][WRITER_LINES[0]]["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        found |= rank["writers"][WRITER_LINES[0]]["parameters"]
+    assert found.keys() == expected["parameters"].keys()
+    for name, value in found.items():
+        assert value == pytest.approx(expected["parameters"][name], abs=1e-5), name
+
+
+def test_statistics_of_copies_are_refused_on_every_rank(probes):
+    for rank in probes:
+        said = rank["writers"][WRITER_LINES[1]]["refused"]
+        assert "a forward writes enc.a.norm.moving_mean, enc.a.norm.moving_variance, and under transpose" in said
+        assert "each of the P = 2 ranks forwards only the micro-batches that it owns; freeze the layer" in said
