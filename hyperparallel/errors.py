@@ -48,6 +48,10 @@ class ConfigError(HyperParallelError):
     """A YAML file or an override with a wrong key, type or value."""
 
 
+class JsonError(HyperParallelError):
+    """Text that is not JSON, or that has more than one meaning."""
+
+
 class CheckpointError(HyperParallelError):
     """A checkpoint that cannot be written, is not complete, or does not fit the model."""
 
