@@ -58,7 +58,20 @@ def read_json(path: Path, schema: type[Checked], limit: int = MAX_BYTES) -> Chec
             the path and a colon.
     """
     text = read_text(path, limit)
-    values = parse_json(text)
+    return check_json(text, parse_json(text), schema)
+
+
+def check_json(text: str, values: Any, schema: type[Checked]) -> Checked:
+    """Check what was parsed, see `read_json`.
+
+    Args:
+        text: the file's.
+        values: what `parse_json` made of it.
+        schema: what it must be.
+
+    Raises:
+        JsonError: as for `read_json`.
+    """
     try:
         found = schema.model_validate_json(text, strict=True)  # from text, where a list may stand for a tuple
     except ValidationError as error:
