@@ -160,11 +160,11 @@ def explain(error: ValidationError) -> str:
     if problem["type"] == "extra_forbidden":
         missing = [str(one["loc"][-1]) for one in problems if one["type"] == "missing"]
         hint = did_you_mean(str(problem["loc"][-1]), missing) if missing else ""
-        return f"unknown key {name!r}{hint}; remove it or correct it"
+        return f"unknown key {name!r:.60}{hint}; remove it or correct it"
     if problem["type"] == "missing":
         return f"{name!r} is missing; add it"
     message = problem["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
+    given = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r:.60}"
     return f"{name}{given}: {message[0].lower()}{message[1:]}"
 
 
