@@ -16,13 +16,15 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from hyperparallel.cost.device import Strict, explain
+from hyperparallel.cost.device import explain
 from hyperparallel.cost.roofline import LayerTime, Sizes
 from hyperparallel.errors import ConfigError
+from hyperparallel.limits import Time
+from hyperparallel.schema import Strict
 
 VERSION = 1
 
-_Seconds = Annotated[float, Field(ge=0)]
+_Seconds = Time
 
 
 class Fit(Strict):
@@ -58,7 +60,7 @@ class MeasuredLayer(Strict):
 class MeasuredStage(Strict):
     """How well the layers predict a stage that was measured as a whole."""
 
-    layers: tuple[int, int] = Field(description="first layer, one past the last")
+    layers: Annotated[tuple[int, int], Field(strict=False)] = Field(description="first layer, one past the last")
     kind: Literal["F", "B"]
     error: float = Field(description="relative error at sizes that were fitted: the one that is farthest from 0")
     held_out: float = Field(description="relative error at a size that was not")
