@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from hyperparallel.algebra.expression import did_you_mean
 from hyperparallel.commands import check, dryrun_options, emulate, export, plan, plot
-from hyperparallel.commands.arguments import Parser, UsageError
+from hyperparallel.commands.arguments import Parser, UsageError, file_path
 from hyperparallel.errors import HyperParallelError
 
 _DESCRIPTION = "One schedule line places, checks, predicts and runs multimodal training on MindSpore."
@@ -107,7 +107,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
             "overrides", nargs="*", metavar="section.key=value", help="values to change in CONFIG.yaml"
         )
     dryrun_options.add_arguments(commands["dryrun"])
-    commands["profile"].add_argument("--out", metavar="FILE", help="JSON file to write")
+    commands["profile"].add_argument("--out", type=file_path, metavar="FILE", help="JSON file to write")
     emulate.add_arguments(commands["bench"])
     commands["bench"].epilog = emulate.EPILOG
     return parser, commands

@@ -49,7 +49,7 @@ def read_json(path: Path, schema: type[Checked], limit: int = MAX_BYTES) -> Chec
 
     Args:
         path: the file.
-        schema: what it must be; types are taken strictly, so `1` is no text and `true` no number.
+        schema: what it must be.
         limit: bytes.
 
     Raises:
@@ -57,23 +57,21 @@ def read_json(path: Path, schema: type[Checked], limit: int = MAX_BYTES) -> Chec
         JsonError: it is not JSON, does not fit, or was changed; the message completes a sentence that begins with
             the path and a colon.
     """
-    text = read_text(path, limit)
-    return check_json(text, parse_json(text), schema)
+    return check_json(parse_json(read_text(path, limit)), schema)
 
 
-def check_json(text: str, values: Any, schema: type[Checked]) -> Checked:
+def check_json(values: Any, schema: type[Checked]) -> Checked:
     """Check what was parsed, see `read_json`.
 
     Args:
-        text: the file's.
-        values: what `parse_json` made of it.
+        values: what `parse_json` made of the file.
         schema: what it must be.
 
     Raises:
         JsonError: as for `read_json`.
     """
     try:
-        found = schema.model_validate_json(text, strict=True)  # from text, where a list may stand for a tuple
+        found = schema.model_validate(values)
     except ValidationError as error:
         raise JsonError(explain(error)) from None
     if SEAL in values and values[SEAL] != digest(values):

@@ -17,10 +17,11 @@ from hyperparallel.algebra.exchange import LOOP, PLACEMENTS, V, check_exchanged,
 from hyperparallel.algebra.lower import Programs
 from hyperparallel.algebra.placement import Placement
 from hyperparallel.algebra.program import SENDS, B, F, I, W
-from hyperparallel.commands.arguments import UsageError, check_size, duration, require, whole_number
+from hyperparallel.commands.arguments import UsageError, check_size, duration, file_path, require, whole_number
 from hyperparallel.cost import Costs, peak_live
 from hyperparallel.cost.timeline import play
 from hyperparallel.errors import DataError, PlanError, ProgramSyntaxError
+from hyperparallel.limits import MAX_CELLS, MAX_RANKS
 from hyperparallel.views.grid import number
 
 SUMMARY = "check a schedule table (CSV) for missing work, wrong order, deadlocks"
@@ -48,9 +49,11 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `check`."""
-    parser.add_argument("file", nargs="?", metavar="FILE.csv", help="the table, UTF-8")
-    parser.add_argument("--ranks", type=whole_number, metavar="P", help="ranks of the pipeline, at least 1")
-    parser.add_argument("--micro-batches", type=whole_number, metavar="M", help="micro-batches of a step, at least 1")
+    parser.add_argument("file", nargs="?", type=file_path, metavar="FILE.csv", help="the table, UTF-8")
+    parser.add_argument("--ranks", type=whole_number(MAX_RANKS), metavar="P", help="ranks of the pipeline, at least 1")
+    parser.add_argument(
+        "--micro-batches", type=whole_number(MAX_CELLS), metavar="M", help="micro-batches of a step, at least 1"
+    )
     parser.add_argument(
         "--placement", choices=PLACEMENTS, help="how the stages lie on the ranks; by default as the rows say"
     )

@@ -16,18 +16,19 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from hyperparallel.cost.device import Strict
 from hyperparallel.cost.roofline import LayerTime, Sizes
 from hyperparallel.errors import ConfigError, JsonError
 from hyperparallel.io import parse_json
 from hyperparallel.json_file import check_json, read_text
+from hyperparallel.limits import MAX_LAYERS, MAX_NUMBER, Number, Time
+from hyperparallel.schema import Strict
 
 VERSION = 1
 
-_Seconds = Annotated[float, Field(ge=0, le=1e6)]
-_Error = Annotated[float, Field(ge=-1e9, le=1e9)]
+_Error = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
 _Size = Annotated[int, Field(ge=1, le=10**9)]
+_MOST_LAYERS = 10 * MAX_LAYERS  # of a model of some parts, and stages
 _SIZES = ("images", "samples", "tokens")
 
 
@@ -39,10 +40,10 @@ class Fit(Strict):
         9.0
     """
 
-    base: _Seconds
-    image: _Seconds = 0.0
-    token: _Seconds = 0.0
-    error: float = Field(0.0, ge=0, le=1e9, description="largest relative error at the sizes that were fitted")
+    base: Time
+    image: Time = 0.0
+    token: Time = 0.0
+    error: Number = Field(0.0, description="largest relative error at the sizes that were fitted")
 
     def at(self, sizes: Sizes) -> float:
         """Return the time of a micro-batch."""
@@ -54,8 +55,8 @@ class MeasuredLayer(Strict):
 
     name: _Name
     trainable: bool
-    work: float = Field(
-        ge=0, le=1e24, description="forward FLOPs of a small micro-batch, by which a file of other sizes is told apart"
+    work: Number = Field(
+        description="forward FLOPs of a small micro-batch, by which a file of other sizes is told apart"
     )
     forward: Fit
     backward: Fit | None
@@ -64,7 +65,7 @@ class MeasuredLayer(Strict):
 class MeasuredStage(Strict):
     """How well the layers predict a stage that was measured as a whole."""
 
-    layers: tuple[Annotated[int, Field(ge=0)], int] = Field(description="first layer, one past the last")
+    layers: Annotated[tuple[int, int], Field(strict=False)] = Field(description="first layer, one past the last")
     kind: Literal["F", "B"]
     error: _Error = Field(description="relative error at sizes that were fitted: the one that is farthest from 0")
     held_out: _Error = Field(description="relative error at a size that was not")
@@ -79,11 +80,11 @@ class MeasuredCosts(Strict):
     sizes: list[dict[Literal[_SIZES], _Size]] = Field(
         min_length=1, description="micro-batches that were run; the last one is held out of the fit"
     )
-    alpha: _Seconds = Field(description="time of a message of zero bytes")
-    beta: _Seconds = Field(description="time per byte of a message")
-    call: dict[Literal["F", "B"], _Seconds]
-    layers: list[MeasuredLayer] = Field(max_length=100_000)
-    stages: list[MeasuredStage] = Field(max_length=100_000)
+    alpha: Time = Field(description="time of a message of zero bytes")
+    beta: Time = Field(description="time per byte of a message")
+    call: dict[Literal["F", "B"], Time]
+    layers: list[MeasuredLayer] = Field(max_length=_MOST_LAYERS)
+    stages: list[MeasuredStage] = Field(max_length=_MOST_LAYERS)
 
     @model_validator(mode="after")
     def _is_of_one_model(self) -> MeasuredCosts:
@@ -101,7 +102,7 @@ class MeasuredCosts(Strict):
                 said = "has no backward, which it" if trained else "has a backward, which no layer up to it"
                 raise ValueError(f"layer {layer.name!r} {said} needs")
         for stage in self.stages:
-            if not stage.layers[0] < stage.layers[1] <= len(names):
+            if not 0 <= stage.layers[0] < stage.layers[1] <= len(names):
                 raise ValueError(f"a stage has the layers {stage.layers}, of {len(names)}")
         return self
 
@@ -167,15 +168,14 @@ def read_measured(path: str | Path) -> MeasuredCosts:
         ConfigError: it cannot be read, or is not one of those.
     """
     try:
-        text = read_text(Path(path))
-        values = parse_json(text)
+        values = parse_json(read_text(Path(path)))
         version = values.get("version") if isinstance(values, dict) else None
         if version != VERSION or isinstance(version, bool):
             raise ConfigError(
                 f"{path}: version {version!r:.40}; this program reads files of hyperparallel profile, version "
                 f"{VERSION}: measure again"
             )
-        return check_json(text, values, MeasuredCosts)
+        return check_json(values, MeasuredCosts)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); make it with hyperparallel profile CONFIG.yaml --out {path}"

@@ -15,12 +15,10 @@ from hyperparallel.algebra.program import B, F, I, W
 from hyperparallel.algebra.skeletons import Layout
 from hyperparallel.cost.weights import Costs
 from hyperparallel.errors import ScheduleError
+from hyperparallel.limits import MAX_RANKS
 
 LAYERS_PER_SLAB = 24
 """Layers that a part gets per slab when only its cost is known: fine enough to balance slabs by cost."""
-
-MOST_SLABS = 4096
-"""More slabs than this are a typing error, and would make millions of layers."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ def model_from_costs(
         layers: layer counts by part; by default `LAYERS_PER_SLAB` per slab, so cost-balanced cuts are close.
 
     Raises:
-        ScheduleError: a part of the schedule has no cost, or it has more slabs than `MOST_SLABS`.
+        ScheduleError: a part of the schedule has no cost, or it has more slabs than `MAX_RANKS`.
 
     Returns:
         The model, with costs per layer for `slabs=balanced`.
@@ -168,9 +166,9 @@ def model_from_costs(
     parts = named or list(costs)
     _check_given(parts, costs, schedule)
     count = max((region.count for region in schedule.regions if region.layout is Layout.SHARDED), default=1)
-    if ranks * count > MOST_SLABS:
+    if ranks * count > MAX_RANKS:
         raise ScheduleError(
-            f"{schedule} on {ranks} ranks makes {ranks * count} slabs; at most {MOST_SLABS} can be made up from costs: "
+            f"{schedule} on {ranks} ranks makes {ranks * count} slabs; at most {MAX_RANKS} can be made up from costs: "
             "use fewer ranks or a smaller count"
         )
     specs: list[LayerSpec] = []

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import Field
 
 from hyperparallel.data import vocabulary
 from hyperparallel.errors import DataError
+from hyperparallel.limits import MAX_VOCABULARY
+from hyperparallel.schema import Strict
 
 WORDS = "words"
 """Name of the built-in tokenizer."""
 
-_Token = Annotated[StrictInt, Field(ge=0)] | StrictStr
+_Token = Annotated[int, Field(ge=0, lt=MAX_VOCABULARY)] | str
 
 
-class TokenNames(BaseModel):
+class TokenNames(Strict):
     """Name the tokens that are put in by the data source; each by its text in the tokenizer, or by its id.
 
     Args:
@@ -27,8 +29,6 @@ class TokenNames(BaseModel):
         eos: ends a text, and is predicted.
         image: the placeholder; there are `tokens_per_image` of them for an image.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pad: _Token = "<pad>"
     bos: _Token | None = "<bos>"

@@ -19,29 +19,29 @@ from hyperparallel.algebra.expression import normal_form, parse
 from hyperparallel.algebra.model import ModelSpec
 from hyperparallel.algebra.regions import Encodes, fill_parts, needs_planner
 from hyperparallel.algebra.validate import check_compute
-from hyperparallel.cost.device import Strict
 from hyperparallel.errors import HyperParallelError, JsonError, PlanError
 from hyperparallel.json_file import read_json, seal
+from hyperparallel.limits import MAX_CELLS, MAX_RANKS, Time
 from hyperparallel.planner.line import Certificate, Planned, base_of
 from hyperparallel.planner.recheck import ROUNDING, check_fits
+from hyperparallel.schema import Items, Strict
 
 _MAX_BYTES = 2**28
 """A plan of 500 ranks and 2,000 micro-batches takes a third of it."""
 
-_Rank = Annotated[int, Field(ge=0)]
-_Count = Annotated[int, Field(ge=0, le=10**9)]
-_Time = Annotated[float, Field(ge=0, le=1e15)]
+_Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
+_Count = Annotated[int, Field(ge=0, le=MAX_CELLS)]
 _AGAIN = "; make it again with hyperparallel plan --out"
 
 
 class CertificateFile(Strict):
     """What a file says of how good its plan is; see `Certificate`."""
 
-    step_time: _Time
-    bound: _Time
+    step_time: Time
+    bound: Time
     proven: bool
     engine: Literal["list", "local search", "exact"]
-    held: tuple[_Count, ...]
+    held: Items[_Count]
     waiting: _Count
 
 
@@ -50,11 +50,11 @@ class PlanFile(Strict):
 
     version: Literal[2] = 2
     schedule: Annotated[str, Field(max_length=10_000)]
-    ranks: Annotated[int, Field(ge=1)]
-    micro_batches: Annotated[int, Field(ge=1)]
-    owners: tuple[_Rank | tuple[_Rank, ...], ...]
+    ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    micro_batches: Annotated[int, Field(ge=1, le=MAX_CELLS)]
+    owners: Items[_Rank | Items[_Rank]]
     compute: str
-    ends: tuple[tuple[_Time, ...], ...]
+    ends: Items[Items[Time]]
     certificate: CertificateFile
     sha256: str = Field("", description="see `seal`")
 

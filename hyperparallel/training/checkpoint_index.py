@@ -6,29 +6,31 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from hyperparallel.cost.device import Strict
+from hyperparallel.limits import MAX_NUMBER, MAX_WORKERS, Seed
+from hyperparallel.schema import Items, Strict
 from hyperparallel.tensors import MOMENTS, Shard
 
 _File = Annotated[str, Field(pattern=r"^worker_[0-9]+\.safetensors$", max_length=100)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
 _Count = Annotated[int, Field(ge=0, le=2**53)]  # what JSON holds exactly everywhere
-_Size = Annotated[int, Field(ge=1, le=2**20)]
+_Size = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+_Scale = Annotated[float, Field(ge=1, le=MAX_NUMBER)]
 _Crc32 = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Facts(Strict):
     """What a job needs to go on besides its tensors."""
 
-    seed: _Count
+    seed: Seed
     samples: _Count = Field(description="of the data, that the job has taken")
-    loss_scale: tuple[Annotated[float, Field(ge=1, le=1e38)], _Count] = Field(description="see `LossScale.state`")
+    loss_scale: Annotated[tuple[_Scale, _Count], Field(strict=False)] = Field(description="see `LossScale.state`")
 
 
 class Cut(Strict):
     """How a tensor was cut over T workers, see `Shard`."""
 
     axis: _Count
-    blocks: Annotated[tuple[_Count, ...], Field(min_length=1)]
+    blocks: Annotated[Items[_Count], Field(min_length=1)]
 
     @property
     def shard(self) -> Shard:
@@ -39,9 +41,9 @@ class Cut(Strict):
 class Entry(Strict):
     """Where one tensor is: shape of the whole, and file and checksum of every part, most have one."""
 
-    shape: Annotated[tuple[_Count, ...], Field(max_length=64)]
-    files: Annotated[tuple[_Name, ...], Field(min_length=1)]
-    crc32: tuple[_Crc32, ...]
+    shape: Annotated[Items[_Count], Field(max_length=64)]
+    files: Annotated[Items[_Name], Field(min_length=1)]
+    crc32: Items[_Crc32]
     cut: Cut | None = None
 
     @property
