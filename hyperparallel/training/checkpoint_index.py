@@ -103,9 +103,14 @@ class Index(Strict):
             entry.check_parts(name)
             if not set(entry.files) <= set(self.bytes):
                 raise ValueError(f"{name} is in files that it does not list")
+            if entry.cut is not None and len(entry.files) != self.tensor_parallel:
+                raise ValueError(f"{name} is in {len(entry.files)} parts of {self.tensor_parallel} workers of a stage")
             weight = next((name.removeprefix(one) for one in MOMENTS if name.startswith(one)), name)
             if weight not in self.tensors or self.tensors[weight].shape != entry.shape:
                 raise ValueError(f"{name} is a moment of no weight of its shape")
+        workers = self.ranks * self.data_parallel * self.tensor_parallel
+        if late := [file for file in self.bytes if int(file[len("worker_") :].partition(".")[0]) >= workers]:
+            raise ValueError(f"{late[0]} is of none of its {workers} workers")
         if idle := set(self.bytes) - {file for entry in self.tensors.values() for file in entry.files}:
             raise ValueError(f"{min(idle)} holds no tensor")
         for name, target in self.tied.items():

@@ -166,6 +166,7 @@ def test_a_folder_that_has_not_got_its_name_is_refused(run):
 
 FILE = "worker_00.safetensors"
 ENTRY = {"shape": [3, 2], "files": [FILE], "crc32": [0], "cut": None}
+CUT = {**ENTRY, "cut": {"axis": 0, "blocks": [3]}}
 LIES = {
     "no facts": ({"facts": {}}, "'facts.seed' is missing; add it"),
     "facts of a wrong type": ({"facts": {**FACTS, "seed": "1"}}, "facts.seed = '1'"),
@@ -176,7 +177,12 @@ LIES = {
     "a negative step": ({"step": -1}, "step = -1"),
     "a huge number": ({"step": 10**40, "updates": 0}, "step = 1"),
     "no ranks": ({"ranks": 0}, "ranks = 0"),
-    "a file too many": ({"bytes": {FILE: 0, "worker_01.safetensors": 0}}, "worker_01.safetensors holds no tensor"),
+    "a file too many": (
+        {"bytes": {FILE: 0, "worker_01.safetensors": 0}, "ranks": 2},
+        "worker_01.safetensors holds no tensor",
+    ),
+    "a file of no worker": ({"bytes": {FILE: 0, "worker_01.safetensors": 0}}, "worker_01.safetensors is of none of"),
+    "parts of other workers": ({"tensor_parallel": 2, "tensors": {"a": CUT}}, "a is in 1 parts of 2 workers"),
     "tied to nothing": ({"tied": {"a": "b"}}, "a is tied to b"),
     "no checksum": ({"tensors": {"a": {**ENTRY, "crc32": []}}}, "a has 1 files and 0 checksums"),
     "in two files, not cut": ({"tensors": {"a": {**ENTRY, "files": [FILE] * 2, "crc32": [0, 0]}}}, "a is in 2 files"),
