@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,12 +28,22 @@ def expand_home(text: str) -> str:
         raise ValueError("an empty path; give a file or folder, or leave it out")
     if "\0" in text:
         raise ValueError("a path with a zero byte in it; give a path that can be")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError("the locale of this process has not all of these characters; set LC_ALL=C.UTF-8") from None
     if not text.startswith("~"):
         return text
     try:
         return str(Path(text).expanduser())
     except RuntimeError:
         raise ValueError(f"there is no home folder of {text.split('/')[0]!r}; write ./{text} if it is a name") from None
+
+
+def print_any_path() -> None:
+    """Let standard output take what the terminal cannot show: a file name must not end a correct run."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 PathText = Annotated[str, AfterValidator(expand_home)]

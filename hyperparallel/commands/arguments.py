@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from hyperparallel.algebra.expression import did_you_mean
 from hyperparallel.errors import HyperParallelError
-from hyperparallel.limits import MAX_TIME, size_problem
+from hyperparallel.limits import MAX_TIME, MAX_WAIT, size_problem
 from hyperparallel.paths import expand_home
 
 
@@ -80,6 +80,17 @@ def duration(text: str) -> float:
         value = math.nan
     if not 0 <= value <= MAX_TIME:  # false for nan too
         raise argparse.ArgumentTypeError(f"expected a time from 0 to {MAX_TIME:g} such as 0.5, got {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Read how long something may wait or work, for `type=` of an argument."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MAX_WAIT:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0 to {MAX_WAIT:g} such as 10, got {text!r}")
     return value
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from hyperparallel.commands.arguments import (
     UsageError,
     check_size,
-    duration,
     file_path,
     option_name,
     require,
+    seconds,
     whole_number,
 )
 from hyperparallel.cost import parse_part_costs
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=whole_number(MAX_STEPS), metavar="K", help="measured steps of every line (default 5)"
     )
-    parser.add_argument("--time-limit", type=duration, metavar="S", help="seconds for the planner (default 10)")
+    parser.add_argument("--time-limit", type=seconds, metavar="S", help="seconds for the planner (default 10)")
     parser.add_argument("--out", type=file_path, metavar="DIR", help=f"folder for runs (default {_OUT})")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
 

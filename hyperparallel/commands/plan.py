@@ -10,7 +10,7 @@ from typing import Any
 
 from hyperparallel.algebra import to_text
 from hyperparallel.commands import scenario, search_plan
-from hyperparallel.commands.arguments import UsageError, duration, file_path, whole_number
+from hyperparallel.commands.arguments import UsageError, duration, file_path, seconds, whole_number
 from hyperparallel.commands.plan_cases import EXAMPLE, Case, from_config, from_line
 from hyperparallel.cost import lower_bound
 from hyperparallel.limits import MAX_CELLS, MAX_RANKS
@@ -63,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "A line without names takes the parts in this order",
     )
     parser.add_argument("--layers", metavar="PART=N,...", help="layer counts by part, as in vision=4,llm=18")
-    parser.add_argument("--time-limit", type=duration, metavar="S", help="seconds for the planner (default 10)")
+    parser.add_argument("--time-limit", type=seconds, metavar="S", help="seconds for the planner (default 10)")
     parser.add_argument(
         "--work-limit",
-        type=duration,
+        type=seconds,
         metavar="W",
         help="bound the planner by work, about seconds, instead of the clock: the same input then gives the same plan",
     )

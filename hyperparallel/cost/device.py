@@ -141,10 +141,11 @@ def read_checked(path: Path, schema: type[Checked]) -> Checked:
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        place = first_problem(error.errors(include_url=False))["loc"]
-        keys = [tuple(map(str, place[:end])) for end in range(len(place), 0, -1)]
-        line = next((f", line {lines[head]}" for head in keys if head in lines), "")
-        raise ConfigError(f"{path}{line}: {explain(error)}") from None
+        keys: tuple[str, ...] = ()
+        for word in map(str, first_problem(error.errors(include_url=False))["loc"]):
+            keys = (*keys, word) if (*keys, word) in lines else keys  # some words name a choice of pydantic's
+        where = f"{path}, line {lines[keys]}" if keys else f"{path}"
+        raise ConfigError(f"{where}: {explain(error)}") from None
 
 
 def explain(error: ValidationError) -> str:
