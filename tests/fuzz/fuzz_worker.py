@@ -68,13 +68,11 @@ def judge(result: dict[str, Any]) -> str:
         return f"a message of {len(said)} characters: {said[:300]!r}"
     if code and not said[len("hyperparallel: ") :].strip():
         return "a message that says nothing"
-    if result["believed"]:
-        return "a changed file was believed"
     if result["seconds"] > SECONDS:
         return f"{result['seconds']:.1f} s"
     if result["megabytes"] > MEGABYTES:
         return f"{result['megabytes']:.0f} MB"
-    return ""
+    return "a changed file was believed" if result["believed"] else ""
 
 
 def fuzz(kind: str, seeds: Iterable[int]) -> Tally:
