@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -23,23 +24,36 @@ SEAL = "sha256"
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
+def read_at_most(path: Path, limit: int) -> bytes:
+    """Read a file that is not larger than a limit.
+
+    Args:
+        path: the file.
+        limit: bytes; never more are read, whatever the file is.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+    """
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+    return content
+
+
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Read a file of text that is not larger than a limit.
+    """Read the text of a JSON file.
 
     Args:
         path: the file.
         limit: bytes.
 
     Raises:
-        OSError: it cannot be read.
-        JsonError: it is larger, or no text in UTF-8.
+        OSError: it cannot be read, or is larger.
+        JsonError: it is no text in UTF-8; the message completes a sentence that begins with the path and a colon.
     """
-    with path.open("rb") as file:
-        content = file.read(limit + 1)  # never more, whatever the file is
-    if len(content) > limit:
-        raise JsonError(f"is larger than {limit:,} bytes, which no such file is; give the right file")
     try:
-        return content.decode("utf-8")
+        return read_at_most(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
         raise JsonError(f"is not JSON (byte {error.start} is not UTF-8)") from None
 
@@ -53,7 +67,7 @@ def read_json(path: Path, schema: type[Checked], limit: int = MAX_BYTES) -> Chec
         limit: bytes.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is larger.
         JsonError: it is not JSON, does not fit, or was changed; the message completes a sentence that begins with
             the path and a colon.
     """

@@ -21,12 +21,16 @@ from hyperparallel.commands.arguments import UsageError, check_size, duration, f
 from hyperparallel.cost import Costs, peak_live
 from hyperparallel.cost.timeline import play
 from hyperparallel.errors import DataError, PlanError, ProgramSyntaxError
+from hyperparallel.json_file import read_at_most
 from hyperparallel.limits import MAX_CELLS, MAX_RANKS
 from hyperparallel.views.grid import number
 
 SUMMARY = "check a schedule table (CSV) for missing work, wrong order, deadlocks"
 EXAMPLE = "hyperparallel check table.csv --ranks 2 --micro-batches 2"
 UNIT_COST = "F=1,I=1,W=1"
+_MAX_BYTES = 2**28
+"""More than the cells of a table of the largest size that is checked."""
+
 EPILOG = f"""\
 The table has one row per rank and one action per cell, blank cells are idle. Compute actions alone will do,
 such as
@@ -167,7 +171,7 @@ def as_json(placement: Placement, programs: Programs, times: Mapping[str, float]
 def _read(name: str) -> str:
     """Read the table; spreadsheets put a byte order mark first, which is no part of it."""
     try:
-        return Path(name).read_text(encoding="utf-8-sig")
+        return read_at_most(Path(name), _MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"cannot read {name}: {error.strerror}") from None
     except UnicodeDecodeError as error:
