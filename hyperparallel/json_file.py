@@ -89,7 +89,7 @@ def check_json(values: Any, schema: type[Checked]) -> Checked:
     except ValidationError as error:
         raise JsonError(explain(error)) from None
     if SEAL in values and values[SEAL] != digest(values):
-        raise JsonError(f"was changed after it was written: its {SEAL} is not that of its content")
+        raise JsonError(f"it was changed after it was written: its {SEAL} is not that of its content")
     return found
 
 
