@@ -101,7 +101,7 @@ def _from_file(path: str) -> tuple[Callable[[str], list[int]], Callable[[str], i
     try:
         loaded = Tokenizer.from_file(path)
     except Exception as error:  # the library raises nothing more special
-        raise DataError(f"tokenizer = {path!r} is not a tokenizer.json of Hugging Face ({error})") from None
+        raise DataError(f"tokenizer = {path!r} is not a tokenizer.json of Hugging Face ({str(error)[:200]})") from None
     loaded.no_truncation()
     loaded.no_padding()
     special = [token.content for token in loaded.get_added_tokens_decoder().values()]
