@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
-import io
 import os
 import sys
 from collections.abc import Sequence
 
 from hyperparallel.algebra.expression import did_you_mean
 from hyperparallel.commands import check, dryrun_options, emulate, export, plan, plot
-from hyperparallel.commands.arguments import Parser, UsageError
+from hyperparallel.commands.arguments import Parser, UsageError, file_path
 from hyperparallel.errors import HyperParallelError
+from hyperparallel.paths import print_any_path
 
 _DESCRIPTION = "One schedule line places, checks, predicts and runs multimodal training on MindSpore."
 _EPILOG = f"""\
@@ -46,9 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code, see above.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A file name that the terminal cannot show must not end a correct run.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    print_any_path()
     try:
         code = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
@@ -107,7 +105,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
             "overrides", nargs="*", metavar="section.key=value", help="values to change in CONFIG.yaml"
         )
     dryrun_options.add_arguments(commands["dryrun"])
-    commands["profile"].add_argument("--out", metavar="FILE", help="JSON file to write")
+    commands["profile"].add_argument("--out", type=file_path, metavar="FILE", help="JSON file to write")
     emulate.add_arguments(commands["bench"])
     commands["bench"].epilog = emulate.EPILOG
     return parser, commands

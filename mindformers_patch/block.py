@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from hyperparallel.algebra import ModelSpec, Plan, derive, validate
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.errors import ConfigError
+from hyperparallel.limits import MAX_CELLS
+from hyperparallel.paths import PathText
 from hyperparallel.planner.plan_file import read_plan_file
+from hyperparallel.schema import Items, Strict, first_problem, say_problem
 
 NAME = "hyperparallel"
 """The key of the block in the YAML."""
@@ -21,28 +24,26 @@ LAYOUT = "hyperparallel_layout"
 """The key under which a prepared configuration has P, D and T."""
 
 
-class Block(BaseModel):
+class Block(Strict):
     """What a user adds to the YAML."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     schedule: str = Field(description="schedule line")
-    micro_batches: int = Field(ge=1, description="M, micro-batches of a step and replica")
+    micro_batches: int = Field(ge=1, le=MAX_CELLS, description="M, micro-batches of a step and replica")
     run: Literal["graph", "three_phase"] = Field(
         "graph",
         description="graph: our order of all actions, which fills bubbles; three_phase: MindFormers' own pipeline "
         "between the encoder's forwards and backwards, which fills none",
     )
-    recompute: tuple[int, ...] | Literal["all"] | None = Field(
+    recompute: Items[int] | Literal["all"] | None = Field(
         None, description="stages whose forward runs again in the backward (graph); default: recompute_config.recompute"
     )
     wires: Literal["native", "pair_sum"] = Field(
         "native", description="Send and Receive; pair_sum stands in for them in tests on CPU (graph)"
     )
-    plan: str | None = Field(
+    plan: PathText | None = Field(
         None, description="file of hyperparallel plan --out, for a schedule with owner=balanced or place=fill (graph)"
     )
-    sources: str | None = Field(None, description="folder that keeps the generated source of each step (graph)")
+    sources: PathText | None = Field(None, description="folder that keeps the generated source of each step (graph)")
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,7 @@ def read_block(values: Mapping[str, Any]) -> Block:
     try:
         return Block.model_validate(dict(values))
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-        problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
+        problem = first_problem(error.errors(include_url=False))
     key = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, Block.model_fields, n=1, cutoff=0.5)
@@ -114,8 +114,7 @@ def read_block(values: Mapping[str, Any]) -> Block:
     if problem["type"] == "missing":
         example = Block.model_fields[key].description
         raise ConfigError(f"{NAME}: {key!r} is missing; add it ({example})")
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    raise ConfigError(f"{NAME}.{key} = {problem['input']!r}: {message}")
+    raise ConfigError(say_problem(f"{NAME}.{key}", problem))
 
 
 def read_job(values: Mapping[str, Any], parallel: Mapping[str, Any], workers: int) -> Job:

@@ -25,6 +25,12 @@ def test_defaults():
         ({**GOOD, "zzz": 1}, "expected one of schedule, micro_batches, run"),
         ({"schedule": "1f1b(llm)"}, "'micro_batches' is missing; add it (M, micro-batches of a step and replica)"),
         ({**GOOD, "micro_batches": 0}, "hyperparallel.micro_batches = 0: input should be greater"),
+        ({**GOOD, "micro_batches": True}, "hyperparallel.micro_batches = True: input should be a valid integer"),
+        (
+            {**GOOD, "micro_batches": "8"},
+            "hyperparallel.micro_batches = '8': input should be a valid integer; write it",
+        ),
+        ({**GOOD, "plan": ""}, "hyperparallel.plan = '': an empty path"),
         ({**GOOD, "run": "stepwise"}, "hyperparallel.run = 'stepwise': input should be 'graph' or 'three_phase'"),
         ("1f1b(llm)", "expected the keys schedule and micro_batches below it"),
     ],

@@ -5,19 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hyperparallel.algebra.expression import did_you_mean
 from hyperparallel.errors import HyperParallelError
-
-MAX_CELLS = 4_000_000
-"""Largest stages x micro-batches that is planned or checked."""
-
-MAX_RANKS = 4096
-"""Largest number of slabs of one pipeline (ranks, times the count of an interleaved region)."""
-
-MAX_TIME = 1e12
-"""Largest time that is accepted; sums over a plan then stay far from the end of the float range."""
+from hyperparallel.limits import MAX_TIME, MAX_WAIT, size_problem
+from hyperparallel.paths import expand_home
 
 
 class UsageError(HyperParallelError):
@@ -52,11 +46,30 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"unknown option {name}{hint} (see {self.prog} --help)")
 
 
-def whole_number(text: str) -> int:
-    """Read a whole number >= 1, for `type=` of an argument."""
-    if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1 such as 4, got {text!r}")
-    return int(text)
+def whole_number(most: int) -> Callable[[str], int]:
+    """Make a reader of whole numbers, for `type=` of an argument.
+
+    Args:
+        most: the largest that is taken; the smallest is 1.
+    """
+
+    def read(text: str) -> int:
+        # Cut off, as Python takes long for a million digits.
+        value = int(text.lstrip("0")[:30] or "0") if re.fullmatch("[0-9]+", text, re.ASCII) else 0
+        if 1 <= value <= most:
+            return value
+        wanted = f"at most {most}" if value > most else "at least 1 such as 4"
+        raise argparse.ArgumentTypeError(f"expected a whole number of {wanted}, got {text[:40]!r}")
+
+    return read
+
+
+def file_path(text: str) -> str:
+    """Read a path, for `type=` of an argument; `~` at its start is the home folder."""
+    try:
+        return expand_home(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def duration(text: str) -> float:
@@ -67,6 +80,17 @@ def duration(text: str) -> float:
         value = math.nan
     if not 0 <= value <= MAX_TIME:  # false for nan too
         raise argparse.ArgumentTypeError(f"expected a time from 0 to {MAX_TIME:g} such as 0.5, got {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Read how long something may wait or work, for `type=` of an argument."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MAX_WAIT:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0 to {MAX_WAIT:g} such as 10, got {text!r}")
     return value
 
 
@@ -103,11 +127,6 @@ def check_size(ranks: int, micro_batches: int, count: int = 1) -> None:
     Raises:
         UsageError: the plan is too large.
     """
-    times = f" x {count} (of *{count})" if count > 1 else ""
-    if ranks * count > MAX_RANKS:
-        raise UsageError(f"--ranks {ranks}{times} makes {ranks * count} slabs; at most {MAX_RANKS} are supported")
-    if ranks * count * micro_batches > MAX_CELLS:
-        raise UsageError(
-            f"--ranks {ranks}{times} x --micro-batches {micro_batches} makes {ranks * count * micro_batches} cells; "
-            f"at most {MAX_CELLS} are supported, so use fewer micro-batches"
-        )
+    problem = size_problem(ranks, micro_batches, count, ("--ranks", "--micro-batches"))
+    if problem is not None:
+        raise UsageError(problem)

@@ -17,15 +17,20 @@ from hyperparallel.algebra.exchange import LOOP, PLACEMENTS, V, check_exchanged,
 from hyperparallel.algebra.lower import Programs
 from hyperparallel.algebra.placement import Placement
 from hyperparallel.algebra.program import SENDS, B, F, I, W
-from hyperparallel.commands.arguments import UsageError, check_size, duration, require, whole_number
+from hyperparallel.commands.arguments import UsageError, check_size, duration, file_path, require, whole_number
 from hyperparallel.cost import Costs, peak_live
 from hyperparallel.cost.timeline import play
 from hyperparallel.errors import DataError, PlanError, ProgramSyntaxError
+from hyperparallel.json_file import read_at_most
+from hyperparallel.limits import MAX_CELLS, MAX_RANKS
 from hyperparallel.views.grid import number
 
 SUMMARY = "check a schedule table (CSV) for missing work, wrong order, deadlocks"
 EXAMPLE = "hyperparallel check table.csv --ranks 2 --micro-batches 2"
 UNIT_COST = "F=1,I=1,W=1"
+_MAX_BYTES = 2**28
+"""More than the cells of a table of the largest size that is checked."""
+
 EPILOG = f"""\
 The table has one row per rank and one action per cell, blank cells are idle. Compute actions alone will do,
 such as
@@ -48,9 +53,11 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `check`."""
-    parser.add_argument("file", nargs="?", metavar="FILE.csv", help="the table, UTF-8")
-    parser.add_argument("--ranks", type=whole_number, metavar="P", help="ranks of the pipeline, at least 1")
-    parser.add_argument("--micro-batches", type=whole_number, metavar="M", help="micro-batches of a step, at least 1")
+    parser.add_argument("file", nargs="?", type=file_path, metavar="FILE.csv", help="the table, UTF-8")
+    parser.add_argument("--ranks", type=whole_number(MAX_RANKS), metavar="P", help="ranks of the pipeline, at least 1")
+    parser.add_argument(
+        "--micro-batches", type=whole_number(MAX_CELLS), metavar="M", help="micro-batches of a step, at least 1"
+    )
     parser.add_argument(
         "--placement", choices=PLACEMENTS, help="how the stages lie on the ranks; by default as the rows say"
     )
@@ -164,7 +171,7 @@ def as_json(placement: Placement, programs: Programs, times: Mapping[str, float]
 def _read(name: str) -> str:
     """Read the table; spreadsheets put a byte order mark first, which is no part of it."""
     try:
-        return Path(name).read_text(encoding="utf-8-sig")
+        return read_at_most(Path(name), _MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"cannot read {name}: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from hyperparallel.commands.arguments import UsageError
+from hyperparallel.commands.arguments import UsageError, file_path, seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="0: front end; 1: back end too, with the order of kernels and simulated memory (default: 0)",
     )
-    parser.add_argument("--keep", metavar="DIR", help="keep the compiled graphs in this folder")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds allowed to one worker")
+    parser.add_argument("--keep", type=file_path, metavar="DIR", help="keep the compiled graphs in this folder")
+    parser.add_argument("--timeout", type=seconds, default=600.0, metavar="S", help="seconds allowed to one worker")
 
 
 def workers(text: str) -> list[int] | None:

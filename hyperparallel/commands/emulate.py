@@ -9,15 +9,16 @@ from statistics import median
 from typing import Any
 
 from hyperparallel.commands.arguments import (
-    MAX_TIME,
     UsageError,
     check_size,
-    duration,
+    file_path,
     option_name,
     require,
+    seconds,
     whole_number,
 )
 from hyperparallel.cost import parse_part_costs
+from hyperparallel.limits import MAX_CELLS, MAX_RANKS, MAX_STEPS, MAX_TIME
 from hyperparallel.planner import Settings
 from hyperparallel.training.emulated_lines import (
     JOB,
@@ -41,7 +42,7 @@ examples:
   hyperparallel bench CONFIG.yaml
   {EXAMPLE}
 """
-MOST_RANKS, MOST_SECONDS = 64, 600
+MOST_RANKS, MOST_SECONDS, MOST_BYTES = 64, 600, 2**30
 _OUT = "runs/emulate"
 _OPTIONS = ("schedule", "ranks", "micro_batches", "cost", "unit_ms", "message_bytes", "steps", "time_limit", "out")
 _DEFAULTS = {"unit_ms": 1.0, "message_bytes": 4096, "steps": 5, "time_limit": 10.0, "out": _OUT}
@@ -54,14 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule", metavar="LINE", help="first line to run (default: the encoder inline, alone and transposed)"
     )
     parser.add_argument("--compare", metavar="LINE", action="append", default=[], help="another line; may be repeated")
-    parser.add_argument("--ranks", type=whole_number, metavar="P", help=f"processes, from 1 to {MOST_RANKS}")
-    parser.add_argument("--micro-batches", type=whole_number, metavar="M", help="micro-batches of a step, at least 1")
+    parser.add_argument("--ranks", type=whole_number(MAX_RANKS), metavar="P", help=f"processes, from 1 to {MOST_RANKS}")
+    parser.add_argument(
+        "--micro-batches", type=whole_number(MAX_CELLS), metavar="M", help="micro-batches of a step, at least 1"
+    )
     parser.add_argument("--cost", metavar="PART=F/B,...", help="times by part as for `plan`, the backbone last")
     parser.add_argument("--unit-ms", type=_unit, metavar="U", help="milliseconds of a unit of --cost (default 1)")
-    parser.add_argument("--message-bytes", type=whole_number, metavar="N", help="size of a message (default 4096)")
-    parser.add_argument("--steps", type=whole_number, metavar="K", help="measured steps of every line (default 5)")
-    parser.add_argument("--time-limit", type=duration, metavar="S", help="seconds for the planner (default 10)")
-    parser.add_argument("--out", metavar="DIR", help=f"folder for runs (default {_OUT})")
+    parser.add_argument(
+        "--message-bytes", type=whole_number(MOST_BYTES), metavar="N", help="size of a message (default 4096)"
+    )
+    parser.add_argument(
+        "--steps", type=whole_number(MAX_STEPS), metavar="K", help="measured steps of every line (default 5)"
+    )
+    parser.add_argument("--time-limit", type=seconds, metavar="S", help="seconds for the planner (default 10)")
+    parser.add_argument("--out", type=file_path, metavar="DIR", help=f"folder for runs (default {_OUT})")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
 
 

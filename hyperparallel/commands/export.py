@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from hyperparallel.commands.arguments import UsageError
 from hyperparallel.errors import CheckpointError
+from hyperparallel.paths import expand_home
 from hyperparallel.tensors import MOMENTS
 from hyperparallel.training.checkpoint_files import find_checkpoint, settle, write_tensors
 from hyperparallel.training.stored import Stored
@@ -56,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
     """
     if len(args.files) != 2:
         raise UsageError(f"export needs RUN and OUT.safetensors, got {len(args.files)} words; for example\n  {EXAMPLE}")
-    source, out = map(Path, args.files)
+    try:
+        source, out = (Path(expand_home(word)) for word in args.files)
+    except ValueError as error:
+        raise UsageError(f"export: {error}") from None
     _check_out(out, args.force)
     with Stored(find_checkpoint(source)) as stored:
         index = stored.index

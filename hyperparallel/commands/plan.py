@@ -10,9 +10,10 @@ from typing import Any
 
 from hyperparallel.algebra import to_text
 from hyperparallel.commands import scenario, search_plan
-from hyperparallel.commands.arguments import UsageError, duration, whole_number
+from hyperparallel.commands.arguments import UsageError, duration, file_path, seconds, whole_number
 from hyperparallel.commands.plan_cases import EXAMPLE, Case, from_config, from_line
 from hyperparallel.cost import lower_bound
+from hyperparallel.limits import MAX_CELLS, MAX_RANKS
 from hyperparallel.planner import ENGINES, Planned
 from hyperparallel.planner.plan_file import to_plan_file
 from hyperparallel.views import report
@@ -50,8 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="plan of a training configuration")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values to change in CONFIG.yaml")
     parser.add_argument("--schedule", metavar="LINE", help='such as "transpose(vision) >> 1f1b(llm)"')
-    parser.add_argument("--ranks", type=whole_number, metavar="P", help="ranks of the pipeline, at least 1")
-    parser.add_argument("--micro-batches", type=whole_number, metavar="M", help="micro-batches of a step, at least 1")
+    parser.add_argument("--ranks", type=whole_number(MAX_RANKS), metavar="P", help="ranks of the pipeline, at least 1")
+    parser.add_argument(
+        "--micro-batches", type=whole_number(MAX_CELLS), metavar="M", help="micro-batches of a step, at least 1"
+    )
     parser.add_argument(
         "--cost",
         metavar="PART=F/B,...",
@@ -60,16 +63,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "A line without names takes the parts in this order",
     )
     parser.add_argument("--layers", metavar="PART=N,...", help="layer counts by part, as in vision=4,llm=18")
-    parser.add_argument("--time-limit", type=duration, metavar="S", help="seconds for the planner (default 10)")
+    parser.add_argument("--time-limit", type=seconds, metavar="S", help="seconds for the planner (default 10)")
     parser.add_argument(
         "--work-limit",
-        type=duration,
+        type=seconds,
         metavar="W",
         help="bound the planner by work, about seconds, instead of the clock: the same input then gives the same plan",
     )
     parser.add_argument("--engine", choices=ENGINES, help="of the planner (default auto); list takes milliseconds")
     parser.add_argument("--memory-limit", metavar="LIMIT", help="for every rank, such as '6 encodes' held at a time")
-    parser.add_argument("--out", metavar="FILE", help="write what the planner decided: FILE.json, for planner.file")
+    parser.add_argument(
+        "--out", type=file_path, metavar="FILE", help="write what the planner decided: FILE.json, for planner.file"
+    )
     parser.add_argument("--message", type=duration, metavar="ALPHA", help="time of one message (default 0)")
     parser.add_argument(
         "--compare",
@@ -78,8 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="another schedule line with the same costs, for the table of step times and the figure; may be repeated",
     )
-    parser.add_argument("--figure", metavar="FILE", help="draw the timelines: FILE.svg or FILE.png")
-    parser.add_argument("--trace", metavar="FILE", help="write the timeline for ui.perfetto.dev: FILE.json")
+    parser.add_argument("--figure", type=file_path, metavar="FILE", help="draw the timelines: FILE.svg or FILE.png")
+    parser.add_argument(
+        "--trace", type=file_path, metavar="FILE", help="write the timeline for ui.perfetto.dev: FILE.json"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
     parser.add_argument("--programs", action="store_true", help="print also what every rank runs, messages included")
     parser.add_argument(
@@ -95,7 +102,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print also the most that every rank holds in memory, when, and what for; for a CONFIG.yaml",
     )
     parser.add_argument(
-        "--memory-figure", metavar="FILE", help="draw what every rank holds over time: FILE.svg or FILE.png"
+        "--memory-figure",
+        type=file_path,
+        metavar="FILE",
+        help="draw what every rank holds over time: FILE.svg or FILE.png",
     )
 
 

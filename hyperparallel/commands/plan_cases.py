@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from hyperparallel.algebra import Plan, parse
 from hyperparallel.algebra.expression import did_you_mean
-from hyperparallel.commands.arguments import MAX_TIME, UsageError, check_size, option_name, require
+from hyperparallel.commands.arguments import UsageError, check_size, option_name, require
 from hyperparallel.cost import Costs, PartCost, Timeline, costs_from_parts, model_from_costs, parse_part_costs, simulate
+from hyperparallel.limits import MAX_LAYERS, MAX_TIME
 from hyperparallel.planner import Certificate, Planned, Settings, plan_line
 from hyperparallel.planner.limits import parse_limit
 
@@ -21,7 +22,6 @@ EXAMPLE = (
     "--cost vision=12/0,llm=4/8"
 )
 _LINE_ONLY = ("schedule", "ranks", "micro_batches", "cost", "layers")
-_MAX_LAYERS = 10_000
 
 
 class Case(NamedTuple):
@@ -129,10 +129,10 @@ def _layers(text: str, parts: dict[str, PartCost]) -> dict[str, int]:
     layers: dict[str, int] = {}
     for entry in text.split(","):
         match = re.fullmatch(r"\s*([A-Za-z0-9_.]+)=([0-9]{1,9})\s*", entry, re.ASCII)
-        if match is None or not 1 <= int(match.group(2)) <= _MAX_LAYERS:
+        if match is None or not 1 <= int(match.group(2)) <= MAX_LAYERS:
             raise UsageError(
                 f"--layers {text!r}: {entry!r} is not a layer count; expected part=N such as llm=18 with N from 1 to "
-                f"{_MAX_LAYERS}, joined by commas"
+                f"{MAX_LAYERS}, joined by commas"
             )
         part = match.group(1)
         if part in layers:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyperparallel.commands.arguments import UsageError
+from hyperparallel.commands.arguments import UsageError, file_path
 from hyperparallel.errors import HyperParallelError
 from hyperparallel.views.curves import Line, read_metrics, render_curves, usual_step_time, values_of
 from hyperparallel.views.files import write_files
@@ -26,8 +26,10 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `plot`."""
-    parser.add_argument("run", nargs="?", metavar="RUN", help="folder of the run")
-    parser.add_argument("--out", metavar="FILE", help="figure to write, .png or .svg (default: RUN/metrics.png)")
+    parser.add_argument("run", nargs="?", type=file_path, metavar="RUN", help="folder of the run")
+    parser.add_argument(
+        "--out", type=file_path, metavar="FILE", help="figure to write, .png or .svg (default: RUN/metrics.png)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

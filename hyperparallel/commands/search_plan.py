@@ -14,6 +14,7 @@ from hyperparallel.algebra.expression import did_you_mean
 from hyperparallel.commands.arguments import UsageError, check_size, option_name, require, whole_number
 from hyperparallel.cost.device import Device, load_device
 from hyperparallel.cost.presets import load_model
+from hyperparallel.limits import MAX_BATCH, MAX_IMAGES, MAX_LAYERS, MAX_SIDE, MAX_TOKENS, MAX_WORKERS
 from hyperparallel.planner.candidates import DEFAULT, SKELETONS, Layout, layouts
 from hyperparallel.planner.choose import BEST, Found, choose
 from hyperparallel.planner.explain import explain
@@ -25,7 +26,6 @@ EXAMPLE = (
     "hyperparallel plan --search --model vision=qwen2_vl_vit,llm=qwen3_8b --frozen vision --device ascend_910b "
     "--devices 8 --batch 64 --images 8 --tokens 4096"
 )
-MOST_DEVICES, MOST_BATCH = 4096, 65536
 _SHAPES = ("model", "device", "batch", "images", "tokens", "frozen", "image_size", "tensor", "text_layers", "recompute")
 _OTHERS = ("schedule", "ranks", "micro_batches", "cost", "layers", "message", "out", "figure", "trace", "engine")
 
@@ -36,18 +36,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "search", "layouts P x D, M and schedule lines for a CONFIG.yaml, or for a model of yaml/models by its shapes"
     )
     group.add_argument("--search", action="store_true", help="print the ten best, and why the best wins")
-    group.add_argument("--devices", type=whole_number, metavar="N", help="P x D x T (CONFIG.yaml: default as there)")
+    group.add_argument(
+        "--devices", type=whole_number(MAX_WORKERS), metavar="N", help="P x D x T (CONFIG.yaml: default as there)"
+    )
     group.add_argument("--skeletons", metavar="NAME,...", help=f"backbones to try, of {', '.join(SKELETONS)}")
     group.add_argument("--model", metavar="PART=FILE,...", help="such as vision=qwen2_vl_vit,llm=qwen3_8b")
     group.add_argument("--device", metavar="FILE", help="of yaml/devices, such as ascend_910b")
-    group.add_argument("--batch", type=whole_number, metavar="N", help="samples of a step, over all replicas")
-    group.add_argument("--images", type=_images, metavar="N", help="images of a sample, on average (default 1)")
-    group.add_argument("--tokens", type=whole_number, metavar="N", help="tokens of a sample, image tokens included")
-    group.add_argument("--frozen", metavar="PART,...", help="parts that are not trained")
-    group.add_argument("--image-size", type=whole_number, metavar="PIXELS", help="side of an image")
-    group.add_argument("--tensor", type=whole_number, metavar="T", help="devices that share a block (default 1)")
     group.add_argument(
-        "--text-layers", type=whole_number, metavar="N", help="first layers of the llm that may be transposed too"
+        "--batch", type=whole_number(MAX_BATCH), metavar="N", help="samples of a step, over all replicas"
+    )
+    group.add_argument("--images", type=_images, metavar="N", help="images of a sample, on average (default 1)")
+    group.add_argument(
+        "--tokens", type=whole_number(MAX_TOKENS), metavar="N", help="tokens of a sample, image tokens included"
+    )
+    group.add_argument("--frozen", metavar="PART,...", help="parts that are not trained")
+    group.add_argument("--image-size", type=whole_number(MAX_SIDE), metavar="PIXELS", help="side of an image")
+    group.add_argument(
+        "--tensor", type=whole_number(MAX_WORKERS), metavar="T", help="devices that share a block (default 1)"
+    )
+    group.add_argument(
+        "--text-layers",
+        type=whole_number(MAX_LAYERS),
+        metavar="N",
+        help="first layers of the llm that may be transposed too",
     )
     group.add_argument("--recompute", action="store_true", help="every backward runs its forward again")
 
@@ -158,7 +169,6 @@ def _from_shapes(args: argparse.Namespace) -> tuple[Job, list[Layout], Device]:
     """Make the job of a model by its shapes."""
     require("plan --search", EXAMPLE, **{name: getattr(args, name) for name in _NEEDED})
     tensor, frozen = args.tensor or 1, args.frozen.split(",") if args.frozen else ()
-    _check_sizes(args.devices, args.batch)
     model = load_model(args.model, frozen=frozen, image_size=args.image_size, tensor=tensor)
     if "llm" not in model.parts:
         raise UsageError(f"--model {args.model!r} has no part llm to be the backbone; add llm=FILE")
@@ -185,11 +195,6 @@ def _from_config(args: argparse.Namespace) -> tuple[Job, list[Layout], Device | 
     return job, tried, device
 
 
-def _check_sizes(devices: int, batch: int) -> None:
-    if devices > MOST_DEVICES or batch > MOST_BATCH:
-        raise UsageError(f"--devices {devices}, --batch {batch}: at most {MOST_DEVICES} and {MOST_BATCH} are supported")
-
-
 def _skeletons(text: str | None) -> list[str]:
     names = [] if text is None else [name.strip() for name in text.split(",")]
     for name in names:
@@ -200,11 +205,11 @@ def _skeletons(text: str | None) -> list[str]:
 
 
 def _images(text: str) -> float:
-    """Read a number of images from 0 to a million."""
+    """Read a number of images."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"expected a number of images such as 4, got {text!r}")
+    if not 0 <= value <= MAX_IMAGES:
+        raise argparse.ArgumentTypeError(f"expected a number of images from 0 to {MAX_IMAGES} such as 4, got {text!r}")
     return value

@@ -6,9 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from hyperparallel.cost.device import Strict
-from hyperparallel.cost.layer_shapes import Block, LayerShape, Size, Spread, block_functions, block_layers
+from hyperparallel.cost.layer_shapes import Block, LayerShape, Spread, block_functions, block_layers
 from hyperparallel.cost.roofline import Count, Sizes
+from hyperparallel.limits import MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, Layers, Width
+from hyperparallel.schema import Strict
 
 
 def _rows(sizes: Sizes) -> float:
@@ -23,25 +24,25 @@ def _context(sizes: Sizes) -> float:
 class Mla(Strict):
     """Multi-head latent attention: queries, keys and values are projected through narrow vectors."""
 
-    q_rank: Size
-    kv_rank: Size
-    nope_dim: Size = Field(description="features of a head without position")
-    rope_dim: Size = Field(description="features of a head with position; the keys share one")
-    value_dim: Size = Field(description="features of a head's values")
+    q_rank: Width
+    kv_rank: Width
+    nope_dim: Width = Field(description="features of a head without position")
+    rope_dim: Width = Field(description="features of a head with position; the keys share one")
+    value_dim: Width = Field(description="features of a head's values")
 
 
 class Decoder(Strict):
     """A decoder with grouped-query attention, or latent attention, and SwiGLU."""
 
     kind: Literal["decoder"]
-    layers: Size
-    width: Size
-    heads: Size
-    kv_heads: Size
-    head_dim: int | None = Field(None, gt=0, description="features of a head; default: width / heads")
+    layers: Layers
+    width: Width
+    heads: Width
+    kv_heads: Width
+    head_dim: int | None = Field(None, gt=0, le=MAX_WIDTH, description="features of a head; default: width / heads")
     mla: Mla | None = None
-    ffn: Size
-    vocab_size: Size
+    ffn: Width
+    vocab_size: int = Field(gt=0, le=MAX_VOCABULARY)
     trainable: bool = True
 
     def shapes(self, part: str, spread: Spread) -> list[LayerShape]:
@@ -131,11 +132,13 @@ class MoeDecoder(Decoder):
     """
 
     kind: Literal["moe_decoder"]
-    experts: Size = Field(description="routed experts of a block")
-    experts_per_token: Size
-    shared_experts: int = Field(0, ge=0, description="experts that see every token")
-    expert_ffn: Size = Field(description="inner features of one expert")
-    dense_layers: int = Field(0, ge=0, description="first blocks, which have one SwiGLU of `ffn` instead")
+    experts: Width = Field(description="routed experts of a block")
+    experts_per_token: Width
+    shared_experts: int = Field(0, ge=0, le=MAX_WIDTH, description="experts that see every token")
+    expert_ffn: Width = Field(description="inner features of one expert")
+    dense_layers: int = Field(
+        0, ge=0, le=MAX_LAYERS, description="first blocks, which have one SwiGLU of `ffn` instead"
+    )
 
     def _feed_forward(self, index: int, spread: Spread) -> tuple[float, float, float, float]:
         if index < self.dense_layers:

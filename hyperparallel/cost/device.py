@@ -7,15 +7,20 @@ reaches; the roofline uses the products. They are assumptions of the file, to be
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-import yaml
 from hyperparallel.algebra.expression import did_you_mean
 from hyperparallel.cost.roofline import Rate
 from hyperparallel.errors import ConfigError
+from hyperparallel.limits import MAX_WORKERS, Time
+from hyperparallel.limits import Rate as Figure
+from hyperparallel.paths import expand_home
+from hyperparallel.schema import Strict, first_problem, say_problem
+from hyperparallel.yaml_file import read_yaml
 
 ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element, by type."""
@@ -23,17 +28,11 @@ ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
 _YAML = Path(__file__).resolve().parents[2] / "yaml"
 
 
-class Strict(BaseModel):
-    """Refuse unknown keys and numbers that are not finite."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 class Link(Strict):
     """A message takes alpha + bytes x beta."""
 
-    alpha_us: float = Field(ge=0, description="time of a message of zero bytes, microseconds")
-    gbytes_per_s: float = Field(gt=0, description="1e9 bytes per second in one direction, between two devices")
+    alpha_us: Time = Field(description="time of a message of zero bytes, microseconds")
+    gbytes_per_s: Figure = Field(description="1e9 bytes per second in one direction, between two devices")
 
     @property
     def alpha(self) -> float:
@@ -50,12 +49,12 @@ class Device(Strict):
     """One device as a rank uses it."""
 
     name: str = Field(description="what people call it")
-    peak_tflops: dict[str, float] = Field(description="type of the elements -> 1e12 floating-point operations per s")
-    achievable: float = Field(gt=0, le=1, description="fraction of the peak that matrix products reach in training")
-    memory_gbytes_per_s: float = Field(gt=0, description="1e9 bytes per second between memory and cores")
-    memory_achievable: float = Field(gt=0, le=1, description="fraction of that bandwidth that is reached")
-    memory_gib: float = Field(gt=0, description="memory of the device, 2^30 bytes")
-    devices_per_node: int = Field(ge=1, description="devices that the inside link joins")
+    peak_tflops: dict[str, Figure] = Field(description="type of the elements -> 1e12 floating-point operations per s")
+    achievable: float = Field(ge=1e-6, le=1, description="fraction of the peak that matrix products reach in training")
+    memory_gbytes_per_s: Figure = Field(description="1e9 bytes per second between memory and cores")
+    memory_achievable: float = Field(ge=1e-6, le=1, description="fraction of that bandwidth that is reached")
+    memory_gib: Figure = Field(description="memory of the device, 2^30 bytes")
+    devices_per_node: int = Field(ge=1, le=MAX_WORKERS, description="devices that the inside link joins")
     inside: Link = Field(description="between two devices of a node")
     between: Link = Field(description="between two devices of different nodes")
 
@@ -110,11 +109,15 @@ def find_yaml(name: str | Path, folder: str, what: str) -> Path:
     Raises:
         ConfigError: there is none; says which there are.
     """
-    path, text = Path(name), str(name)
+    text = str(name)
+    try:
+        path = Path(expand_home(text) if text.startswith("~") else text)
+    except ValueError as error:
+        raise ConfigError(f"{what} {text!r}: {error}") from None
     bare = path.suffix == "" and path.name == text
     candidates = [_YAML / folder / f"{text}.yaml"] if bare else [path, _YAML.parent / path]
     for candidate in candidates:
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # Path.is_file raises where a name is too long
             return candidate
     known = sorted(file.stem for file in (_YAML / folder).glob("*.yaml"))
     there = f"; yaml/{folder} has {', '.join(known)}" if known else f"; {_YAML / folder} has no files"
@@ -134,50 +137,24 @@ def read_checked(path: Path, schema: type[Checked]) -> Checked:
     Raises:
         ConfigError: it cannot be read, is not YAML, gives a key twice, or does not fit; names file and key.
     """
+    values, lines = read_yaml(path)
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
         return schema.model_validate(values)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing YAML file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not a text file in UTF-8; give a YAML file") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{where}: is not valid YAML ({getattr(error, 'problem', None) or error})") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: is nested too deeply or refers to itself; write the values out") from None
     except ValidationError as error:
-        raise ConfigError(f"{path}: {explain(error)}") from None
+        keys: tuple[str, ...] = ()
+        for word in map(str, first_problem(error.errors(include_url=False))["loc"]):
+            keys = (*keys, word) if (*keys, word) in lines else keys  # some words name a choice of pydantic's
+        where = f"{path}, line {lines[keys]}" if keys else f"{path}"
+        raise ConfigError(f"{where}: {explain(error)}") from None
 
 
 def explain(error: ValidationError) -> str:
     """Say the first problem of a file in one sentence, with its key."""
     problems = error.errors(include_url=False)
-    # A misspelt key is unknown and leaves the right one missing: the former says more.
-    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
+    problem = first_problem(problems)
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         missing = [str(one["loc"][-1]) for one in problems if one["type"] == "missing"]
         hint = did_you_mean(str(problem["loc"][-1]), missing) if missing else ""
-        return f"unknown key {name!r}{hint}; remove it or correct it"
-    if problem["type"] == "missing":
-        return f"{name!r} is missing; add it"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
-    return f"{name}{given}: {message[0].lower()}{message[1:]}"
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuse a key that is given twice, of which YAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Make a dictionary."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return f"unknown key {name!r:.100}{hint}; remove it or correct it"
+    return say_problem(name, problem)

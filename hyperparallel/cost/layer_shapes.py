@@ -16,13 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
-
-from pydantic import Field
+from typing import NamedTuple
 
 from hyperparallel.cost.roofline import Count, Sizes
-
-Size = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True)

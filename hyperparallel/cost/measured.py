@@ -14,15 +14,22 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, model_validator
 
-from hyperparallel.cost.device import Strict, explain
 from hyperparallel.cost.roofline import LayerTime, Sizes
-from hyperparallel.errors import ConfigError
+from hyperparallel.errors import ConfigError, JsonError
+from hyperparallel.io import parse_json
+from hyperparallel.json_file import check_json, read_text
+from hyperparallel.limits import MAX_LAYERS, MAX_NUMBER, Number, Time
+from hyperparallel.schema import Strict
 
 VERSION = 1
 
-_Seconds = Annotated[float, Field(ge=0)]
+_Error = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+_Name = Annotated[str, Field(min_length=1, max_length=1000)]
+_Size = Annotated[int, Field(ge=1, le=10**9)]
+_MOST_LAYERS = 10 * MAX_LAYERS  # of a model of some parts, and stages
+_SIZES = ("images", "samples", "tokens")
 
 
 class Fit(Strict):
@@ -33,10 +40,10 @@ class Fit(Strict):
         9.0
     """
 
-    base: _Seconds
-    image: _Seconds = 0.0
-    token: _Seconds = 0.0
-    error: float = Field(0.0, ge=0, description="largest relative error at the sizes that were fitted")
+    base: Time
+    image: Time = 0.0
+    token: Time = 0.0
+    error: Number = Field(0.0, description="largest relative error at the sizes that were fitted")
 
     def at(self, sizes: Sizes) -> float:
         """Return the time of a micro-batch."""
@@ -46,9 +53,9 @@ class Fit(Strict):
 class MeasuredLayer(Strict):
     """One layer: what it is, and its times; `backward` is None where none ran."""
 
-    name: str
+    name: _Name
     trainable: bool
-    work: float = Field(
+    work: Number = Field(
         description="forward FLOPs of a small micro-batch, by which a file of other sizes is told apart"
     )
     forward: Fit
@@ -58,24 +65,46 @@ class MeasuredLayer(Strict):
 class MeasuredStage(Strict):
     """How well the layers predict a stage that was measured as a whole."""
 
-    layers: tuple[int, int] = Field(description="first layer, one past the last")
+    layers: Annotated[tuple[int, int], Field(strict=False)] = Field(description="first layer, one past the last")
     kind: Literal["F", "B"]
-    error: float = Field(description="relative error at sizes that were fitted: the one that is farthest from 0")
-    held_out: float = Field(description="relative error at a size that was not")
+    error: _Error = Field(description="relative error at sizes that were fitted: the one that is farthest from 0")
+    held_out: _Error = Field(description="relative error at a size that was not")
 
 
 class MeasuredCosts(Strict):
     """A file of `hyperparallel profile`; times in seconds."""
 
     version: Literal[1] = VERSION
-    device: str
+    device: _Name
     conditions: dict[str, str | bool | int] = Field(description="what times depend on besides the model")
-    sizes: list[dict[str, int]] = Field(description="micro-batches that were run; the last one is held out of the fit")
-    alpha: _Seconds = Field(description="time of a message of zero bytes")
-    beta: _Seconds = Field(description="time per byte of a message")
-    call: dict[Literal["F", "B"], _Seconds]
-    layers: list[MeasuredLayer]
-    stages: list[MeasuredStage]
+    sizes: list[dict[Literal[_SIZES], _Size]] = Field(
+        min_length=1, description="micro-batches that were run; the last one is held out of the fit"
+    )
+    alpha: Time = Field(description="time of a message of zero bytes")
+    beta: Time = Field(description="time per byte of a message")
+    call: dict[Literal["F", "B"], Time]
+    layers: list[MeasuredLayer] = Field(max_length=_MOST_LAYERS)
+    stages: list[MeasuredStage] = Field(max_length=_MOST_LAYERS)
+
+    @model_validator(mode="after")
+    def _is_of_one_model(self) -> MeasuredCosts:
+        for what, given, keys in (("call", self.call, "FB"), *(("sizes", size, _SIZES) for size in self.sizes)):
+            if missing := set(keys) - set(given):
+                raise ValueError(f"{what} has no {', '.join(sorted(missing))}")
+        names = [layer.name for layer in self.layers]
+        if len(set(names)) < len(names):
+            twin = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"layer {twin!r} is there twice")
+        trained = False  # a gradient comes to what is trained and to all that follows it
+        for layer in self.layers:
+            trained = trained or layer.trainable
+            if trained != (layer.backward is not None):
+                said = "has no backward, which it" if trained else "has a backward, which no layer up to it"
+                raise ValueError(f"layer {layer.name!r} {said} needs")
+        for stage in self.stages:
+            if not 0 <= stage.layers[0] < stage.layers[1] <= len(names):
+                raise ValueError(f"a stage has the layers {stage.layers}, of {len(names)}")
+        return self
 
     def times(self, sizes: Sizes) -> list[LayerTime]:
         """Return the times of all layers for a micro-batch; a backward is half I and half W, all I where frozen."""
@@ -139,24 +168,20 @@ def read_measured(path: str | Path) -> MeasuredCosts:
         ConfigError: it cannot be read, or is not one of those.
     """
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = parse_json(read_text(Path(path)))
         version = values.get("version") if isinstance(values, dict) else None
-        if version != VERSION:
+        if version != VERSION or isinstance(version, bool):
             raise ConfigError(
-                f"{path}: version {version!r}; this program reads files of hyperparallel profile, version {VERSION}: "
-                "measure again"
+                f"{path}: version {version!r:.40}; this program reads files of hyperparallel profile, version "
+                f"{VERSION}: measure again"
             )
-        return MeasuredCosts.model_validate(values)
+        return check_json(values, MeasuredCosts)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); make it with hyperparallel profile CONFIG.yaml --out {path}"
         ) from None
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {explain(error)}; measure again with hyperparallel profile") from None
-    except ValueError as error:  # of json and of the encoding; our own are ValueErrors too
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path}: is not JSON ({error}); make it with hyperparallel profile") from None
+    except JsonError as error:
+        raise ConfigError(f"{path}: {error}; measure again with hyperparallel profile") from None
 
 
 def check_measured(
@@ -194,4 +219,6 @@ def check_measured(
                 raise ConfigError(f"{path} is of another model: layer {index} is {what} {one!r}, here {other!r}{again}")
     for key, value in conditions.items():
         if costs.conditions.get(key) != value:
-            raise ConfigError(f"{path} was measured with {key} = {costs.conditions.get(key)!r}, here {value!r}{again}")
+            raise ConfigError(
+                f"{path} was measured with {key} = {costs.conditions.get(key)!r:.60}, here {value!r}{again}"
+            )

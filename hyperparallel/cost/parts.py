@@ -14,13 +14,13 @@ from hyperparallel.algebra.expression import did_you_mean
 from hyperparallel.algebra.program import B, F, I, W
 from hyperparallel.algebra.skeletons import Layout
 from hyperparallel.cost.weights import Costs
-from hyperparallel.errors import ScheduleError
+from hyperparallel.errors import JsonError, ScheduleError
+from hyperparallel.io import parse_json
+from hyperparallel.json_file import read_text
+from hyperparallel.limits import MAX_RANKS, MAX_TIME
 
 LAYERS_PER_SLAB = 24
 """Layers that a part gets per slab when only its cost is known: fine enough to balance slabs by cost."""
-
-MOST_SLABS = 4096
-"""More slabs than this are a typing error, and would make millions of layers."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +111,19 @@ def _one(part: str, texts: Sequence[str | None], text: str) -> PartCost:
 def _read_each(part: str, path: str) -> PartCost:
     """Read the costs of every micro-batch from a JSON list of [forward, backward]."""
     try:
-        rows = json.loads(Path(path).read_text(encoding="utf-8"))
+        rows = parse_json(read_text(Path(path)))
     except OSError as error:
         raise ScheduleError(f"--cost {part}=@{path}: cannot be read ({error.strerror}); give a JSON file") from None
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise ScheduleError(f"--cost {part}=@{path}: is not JSON ({error})") from None
+    except JsonError as error:
+        raise ScheduleError(f"--cost {part}=@{path}: {error}") from None
     if not isinstance(rows, list) or not rows:
         raise ScheduleError(f"--cost {part}=@{path}: expected a list of [forward, backward], one for each micro-batch")
     for number, row in enumerate(rows):
         numbers = isinstance(row, list) and len(row) == 2 and not any(isinstance(time, bool) for time in row)
-        if not numbers or not all(isinstance(time, int | float) and 0 <= time < math.inf for time in row):
+        if not numbers or not all(isinstance(time, int | float) and 0 <= time <= MAX_TIME for time in row):
             raise ScheduleError(
                 f"--cost {part}=@{path}: entry {number} is {json.dumps(row)[:60]}; expected [forward, backward], two "
-                "times >= 0"
+                f"times from 0 to {MAX_TIME:g}"
             )
     return mean_cost([PartCost(*map(float, row)) for row in rows])
 
@@ -159,7 +159,7 @@ def model_from_costs(
         layers: layer counts by part; by default `LAYERS_PER_SLAB` per slab, so cost-balanced cuts are close.
 
     Raises:
-        ScheduleError: a part of the schedule has no cost, or it has more slabs than `MOST_SLABS`.
+        ScheduleError: a part of the schedule has no cost, or it has more slabs than `MAX_RANKS`.
 
     Returns:
         The model, with costs per layer for `slabs=balanced`.
@@ -168,9 +168,9 @@ def model_from_costs(
     parts = named or list(costs)
     _check_given(parts, costs, schedule)
     count = max((region.count for region in schedule.regions if region.layout is Layout.SHARDED), default=1)
-    if ranks * count > MOST_SLABS:
+    if ranks * count > MAX_RANKS:
         raise ScheduleError(
-            f"{schedule} on {ranks} ranks makes {ranks * count} slabs; at most {MOST_SLABS} can be made up from costs: "
+            f"{schedule} on {ranks} ranks makes {ranks * count} slabs; at most {MAX_RANKS} can be made up from costs: "
             "use fewer ranks or a smaller count"
         )
     specs: list[LayerSpec] = []

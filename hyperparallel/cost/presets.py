@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from hyperparallel.algebra import LayerSpec, ModelSpec, Plan
 from hyperparallel.algebra.footprint import footprint
 from hyperparallel.cost.decoder_shape import Decoder, MoeDecoder
-from hyperparallel.cost.device import ELEMENT, Device, Strict, explain, find_yaml, read_checked
+from hyperparallel.cost.device import ELEMENT, Device, explain, find_yaml, read_checked
 from hyperparallel.cost.layer_shapes import LayerShape, Spread
 from hyperparallel.cost.memory_bytes import Peak, predict_peaks
 from hyperparallel.cost.memory_stage import LayerBytes
@@ -19,6 +19,7 @@ from hyperparallel.cost.roofline import LayerTime, Sizes, by_size, costs_from_la
 from hyperparallel.cost.vit_shape import Vit
 from hyperparallel.cost.weights import Costs
 from hyperparallel.errors import ConfigError
+from hyperparallel.schema import Strict
 
 Part = Annotated[Vit | Decoder | MoeDecoder, Field(discriminator="kind")]
 

@@ -6,29 +6,32 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hyperparallel.cost.device import Strict
-from hyperparallel.cost.layer_shapes import Block, LayerShape, Size, Spread, block_functions, block_layers
+from hyperparallel.cost.layer_shapes import Block, LayerShape, Spread, block_functions, block_layers
 from hyperparallel.cost.roofline import Count, Sizes
+from hyperparallel.limits import MAX_SIDE, Layers, Width
+from hyperparallel.schema import Items, Strict
 
 
 class Vit(Strict):
     """A vision transformer over still images, with a merger of merge x merge patches to one LLM token."""
 
     kind: Literal["vit"]
-    layers: Size
-    width: Size
-    heads: Size
-    ffn: Size = Field(description="inner features of the MLP")
+    layers: Layers
+    width: Width
+    heads: Width
+    ffn: Width = Field(description="inner features of the MLP")
     gated: bool = Field(False, description="the MLP has a gate: three matrices instead of two")
-    patch_size: Size = Field(description="pixels")
-    channels: Size = 3
-    frames: Size = Field(1, description="frames of a patch; a still image is repeated")
-    merge: Size = 2
-    merger_ffn: int | None = Field(None, gt=0, description="inner features of the merger; default: merge^2 x width")
-    output: Size = Field(description="width of the merged tokens, that of the LLM")
-    image_size: Size = Field(description="height and width of an image, pixels")
-    window: int | None = Field(None, gt=0, description="pixels; attention stays inside windows of this size")
-    full_attention: tuple[int, ...] = Field((), description="blocks that attend to the whole image all the same")
+    patch_size: int = Field(gt=0, le=MAX_SIDE, description="pixels")
+    channels: Width = 3
+    frames: Width = Field(1, description="frames of a patch; a still image is repeated")
+    merge: int = Field(2, gt=0, le=MAX_SIDE)
+    merger_ffn: Width | None = Field(None, description="inner features of the merger; default: merge^2 x width")
+    output: Width = Field(description="width of the merged tokens, that of the LLM")
+    image_size: int = Field(gt=0, le=MAX_SIDE, description="height and width of an image, pixels")
+    window: int | None = Field(
+        None, gt=0, le=MAX_SIDE, description="pixels; attention stays inside windows of this size"
+    )
+    full_attention: Items[int] = Field((), description="blocks that attend to the whole image all the same")
     trainable: bool = True
 
     @model_validator(mode="after")
@@ -36,6 +39,11 @@ class Vit(Strict):
         unit = self.patch_size * self.merge
         if self.image_size % unit:
             raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size x merge = {unit}")
+        if self.window is not None and self.window < self.patch_size:
+            raise ValueError(f"window {self.window} is smaller than patch_size {self.patch_size}; give pixels")
+        wrong = [block for block in self.full_attention if not 0 <= block < self.layers]
+        if wrong:
+            raise ValueError(f"full_attention names block {wrong[0]}; the blocks are 0 .. {self.layers - 1}")
         return self
 
     @property

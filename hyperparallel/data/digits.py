@@ -9,11 +9,13 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from hyperparallel.data.sample import Sample, SampleInfo, next_token_labels
 from hyperparallel.data.vocabulary import BOS, EOS, IMAGE, NOTHING, READS, VOCABULARY_SIZE, ZERO
 from hyperparallel.errors import DataError
+from hyperparallel.limits import MAX_IMAGES, MAX_SIDE, Seed, check_sample
+from hyperparallel.schema import Strict
 
 BUNDLED_IMAGES = 1797
 BUNDLED_SIDE = 8
@@ -27,7 +29,7 @@ Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-class DigitsConfig(BaseModel):
+class DigitsConfig(Strict):
     """Say what samples of the digits task look like.
 
     Args:
@@ -43,14 +45,12 @@ class DigitsConfig(BaseModel):
             on nothing else, so a run with another seed has not trained on them either.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     source: Literal["digits"] = "digits"
-    min_images: int = Field(0, ge=0)
-    max_images: int = Field(6, ge=0)
-    image_size: int = Field(BUNDLED_SIDE, ge=BUNDLED_SIDE, multiple_of=BUNDLED_SIDE)
+    min_images: int = Field(0, ge=0, le=MAX_IMAGES)
+    max_images: int = Field(6, ge=0, le=MAX_IMAGES)
+    image_size: int = Field(BUNDLED_SIDE, ge=BUNDLED_SIDE, le=MAX_SIDE, multiple_of=BUNDLED_SIDE)
     mix: Literal["uniform", "long_tail"] = "uniform"
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     held_out: float = Field(0.2, ge=0.0, le=0.9)
 
     @property
@@ -66,6 +66,7 @@ class DigitsConfig(BaseModel):
     def _ordered(self) -> DigitsConfig:
         if self.min_images > self.max_images:
             raise ValueError(f"min_images is {self.min_images}, above max_images {self.max_images}; lower it")
+        check_sample(self.max_images, self.channels, self.image_size)
         return self
 
 

@@ -16,6 +16,7 @@ from hyperparallel.data.digits import MEAN, STD, Digits, DigitsConfig, Split
 from hyperparallel.data.sample import IGNORE
 from hyperparallel.data.vocabulary import decode
 from hyperparallel.errors import DataError, HyperParallelError
+from hyperparallel.paths import print_any_path
 
 MODES = ("L", "RGB", "RGBA", "P")
 
@@ -71,6 +72,7 @@ def main() -> int:
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to write")
     parser.add_argument("--lines", type=int, default=2000, help="lines to train on (default 2000)")
     args = parser.parse_args()
+    print_any_path()
     try:
         write_example(args.out, args.lines)
     except HyperParallelError as error:

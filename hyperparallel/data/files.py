@@ -14,13 +14,16 @@ from threading import Lock
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hyperparallel.data.images import ImageRule, Resize, check_image, image_path, read_image
 from hyperparallel.data.lines import Line, LineFile, parse_line, to_ids
 from hyperparallel.data.sample import IGNORE, BadSample, Sample, SampleInfo
 from hyperparallel.data.tokens import WORDS, TokenNames, check_different, load_tokens
 from hyperparallel.errors import DataError
+from hyperparallel.limits import MAX_IMAGES, MAX_NUMBER, MAX_SIDE, MAX_TOKENS, Seed, check_sample
+from hyperparallel.paths import PathText
+from hyperparallel.schema import Items, Strict
 
 TEXTS_KEPT = 512
 """Lines whose ids are kept, since a step asks for sizes, texts and images of the same lines."""
@@ -35,10 +38,11 @@ def _as_list(value: Any) -> Any:
     return (value,) if isinstance(value, int | float) else value
 
 
-_PerChannel = Annotated[tuple[float, ...], BeforeValidator(_as_list)]
+_Value = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+_PerChannel = Annotated[Items[_Value], BeforeValidator(_as_list)]
 
 
-class FilesConfig(BaseModel):
+class FilesConfig(Strict):
     """Say where the samples are and how they are read; relative paths start at the working folder.
 
     Args:
@@ -62,24 +66,22 @@ class FilesConfig(BaseModel):
             leaves it out where each sample is to be read once (`distinct`).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
     source: Literal["files"] = "files"
-    path: str = Field(min_length=1)
-    held_out_path: str | None = Field(None, min_length=1)
-    images: str | None = Field(None, min_length=1)
-    max_images: int = Field(8, ge=0)
-    max_tokens: int | None = Field(None, ge=1)
-    image_size: int = Field(224, ge=1)
+    path: PathText
+    held_out_path: PathText | None = None
+    images: PathText | None = None
+    max_images: int = Field(8, ge=0, le=MAX_IMAGES)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    image_size: int = Field(224, ge=1, le=MAX_SIDE)
     channels: Literal[1, 3] = 3
     mean: _PerChannel = (0.5,)
     std: _PerChannel = (0.5,)
     resize: Resize = "pad"
     max_pixels: int = Field(50_000_000, ge=1, le=150_000_000)
-    tokenizer: str = Field(WORDS, min_length=1)
+    tokenizer: PathText = WORDS
     tokens: TokenNames = Field(default_factory=TokenNames)
     shuffle: bool = True
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     on_error: Literal["fail", "skip"] = "fail"
 
     @model_validator(mode="after")
@@ -89,6 +91,7 @@ class FilesConfig(BaseModel):
                 raise ValueError(f"{key} has {len(values)} numbers; give one, or {self.channels} for the channels")
         if min(self.std) <= 0:
             raise ValueError(f"std has the number {min(self.std)}; all must be above 0")
+        check_sample(self.max_images, self.channels, self.image_size)
         return self
 
     @model_validator(mode="after")

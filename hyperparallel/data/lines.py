@@ -35,6 +35,8 @@ class LineFile:
         self.path = path
         self._starts, self._numbers, self._sums = array("q"), array("q"), array("I")
         at = 0
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a device may have no end, a pipe is read once
+            raise DataError(f"{path}: is no regular file; give a file of JSON lines")
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, start=1):

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import Field
 
 from hyperparallel.data import vocabulary
 from hyperparallel.errors import DataError
+from hyperparallel.limits import MAX_VOCABULARY
+from hyperparallel.schema import Strict
 
 WORDS = "words"
 """Name of the built-in tokenizer."""
 
-_Token = Annotated[StrictInt, Field(ge=0)] | StrictStr
+_Token = Annotated[int, Field(ge=0, lt=MAX_VOCABULARY)] | str
 
 
-class TokenNames(BaseModel):
+class TokenNames(Strict):
     """Name the tokens that are put in by the data source; each by its text in the tokenizer, or by its id.
 
     Args:
@@ -28,8 +30,6 @@ class TokenNames(BaseModel):
         image: the placeholder; there are `tokens_per_image` of them for an image. It must differ from the others, which
             need not differ from each other: tokenizers with one special token use it for all three.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pad: _Token = "<pad>"
     bos: _Token | None = "<bos>"
@@ -121,7 +121,7 @@ def _from_file(path: str) -> tuple[Callable[[str], list[int]], Callable[[str], i
     try:
         loaded = Tokenizer.from_file(path)
     except Exception as error:  # the library raises nothing more special
-        raise DataError(f"tokenizer = {path!r} is not a tokenizer.json of Hugging Face ({error})") from None
+        raise DataError(f"tokenizer = {path!r} is not a tokenizer.json of Hugging Face ({str(error)[:200]})") from None
     loaded.no_truncation()
     loaded.no_padding()
     special = [token.content for token in loaded.get_added_tokens_decoder().values()]

@@ -19,6 +19,7 @@ from pathlib import Path
 from hyperparallel.dryrun.assembler import REAL_SOURCE, REAL_SYMBOLS, assembler_source
 from hyperparallel.dryrun.wheel import Wheel, find_wheel, output_of, tool
 from hyperparallel.errors import DryRunError
+from hyperparallel.io import parse_json
 
 FORMAT = "2"  # change whenever what is generated changes
 
@@ -82,9 +83,10 @@ def build(folder: Path | str | None = None, python: str = sys.executable, *, for
 
 def _stamped(stamp: Path) -> str | None:
     try:
-        return json.loads(stamp.read_text(encoding="utf-8")).get("fingerprint")
+        content = parse_json(stamp.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    return content.get("fingerprint") if isinstance(content, dict) else None
 
 
 def _generate(folder: Path, wheel: Wheel) -> dict:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from hyperparallel.limits import (
+    MAX_NUMBER,
+    MAX_SIDE,
+    MAX_TOKENS,
+    MAX_VOCABULARY,
+    MAX_WIDTH,
+    Layers,
+    Width,
+    check_parameters,
+)
+from hyperparallel.schema import Items, Strict
 
 
-class _Sizes(BaseModel):
-    """Refuse unknown keys; a config does not change once it is made."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class VisionConfig(_Sizes):
+class VisionConfig(Strict):
     """Sizes of the vision encoder: a ViT over square images, then a merger to the LLM's width."""
 
-    image_size: int = Field(8, gt=0, description="height and width of an image, pixels")
-    channels: int = Field(1, gt=0, description="colour channels of an image")
-    patch_size: int = Field(2, gt=0, description="height and width of a patch, pixels")
-    merge: int = Field(2, gt=0, description="merge x merge neighbouring patches become one LLM token")
-    width: int = Field(gt=0, description="features per patch")
-    depth: int = Field(gt=0, description="number of blocks")
-    heads: int = Field(gt=0, description="attention heads; divides width, and width/heads is divisible by 4")
-    ffn: int = Field(gt=0, description="features inside the block's MLP, usually 4 x width")
+    image_size: int = Field(8, gt=0, le=MAX_SIDE, description="height and width of an image, pixels")
+    channels: int = Field(1, gt=0, le=MAX_WIDTH, description="colour channels of an image")
+    patch_size: int = Field(2, gt=0, le=MAX_SIDE, description="height and width of a patch, pixels")
+    merge: int = Field(2, gt=0, le=MAX_SIDE, description="merge x merge neighbouring patches become one LLM token")
+    width: Width = Field(description="features per patch")
+    depth: Layers = Field(description="number of blocks")
+    heads: Width = Field(description="attention heads; divides width, and width/heads is divisible by 4")
+    ffn: Width = Field(description="features inside the block's MLP, usually 4 x width")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of what each branch of a block adds that is dropped")
     trainable: bool = Field(True, description="false freezes the encoder and its merger")
 
@@ -53,28 +59,35 @@ class VisionConfig(_Sizes):
                 f"is not a multiple of merge {self.merge}; expected whole groups, e.g. image_size "
                 f"{_multiple(self.image_size, self.patch_size * self.merge)}"
             )
+        if self.patches > MAX_TOKENS:
+            raise ValueError(
+                f"an image has {self.patches} patches; at most {MAX_TOKENS} are taken, so raise patch_size"
+            )
+        check_parameters(self.depth * self.width * (4 * self.width + 2 * self.ffn))
         # Rows turn one half of a head and columns the other; a rotary half is made of pairs.
         _check_heads(self.width, self.heads, 4, "2D rotary positions")
         return self
 
 
-class DecoderConfig(_Sizes):
+class DecoderConfig(Strict):
     """Sizes of the LLM: a decoder with grouped-query attention, rotary positions and SwiGLU."""
 
-    vocab_size: int = Field(gt=0, description="token ids are 0 .. vocab_size - 1")
-    width: int = Field(gt=0, description="features per token")
-    depth: int = Field(gt=0, description="number of blocks")
-    heads: int = Field(gt=0, description="query heads; divides width, and width/heads is even")
-    kv_heads: int = Field(gt=0, description="key and value heads; divides heads")
-    ffn: int = Field(gt=0, description="features inside the block's SwiGLU")
-    max_length: int = Field(gt=0, description="longest padded text, tokens, image placeholders included")
-    rope_theta: float = Field(10000.0, gt=1, description="base of the rotary wavelengths")
+    vocab_size: int = Field(gt=0, le=MAX_VOCABULARY, description="token ids are 0 .. vocab_size - 1")
+    width: Width = Field(description="features per token")
+    depth: Layers = Field(description="number of blocks")
+    heads: Width = Field(description="query heads; divides width, and width/heads is even")
+    kv_heads: Width = Field(description="key and value heads; divides heads")
+    ffn: Width = Field(description="features inside the block's SwiGLU")
+    max_length: int = Field(gt=0, le=MAX_TOKENS, description="longest padded text, tokens, image placeholders included")
+    rope_theta: float = Field(10000.0, gt=1, le=MAX_NUMBER, description="base of the rotary wavelengths")
     tied: bool = Field(True, description="true: the output projection is the embedding table")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of what each branch of a block adds that is dropped")
     trainable: bool = Field(True, description="false freezes the LLM")
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> DecoderConfig:
+        blocks = self.depth * self.width * (4 * self.width + 3 * self.ffn)
+        check_parameters(blocks + (2 - self.tied) * self.vocab_size * self.width)
         _check_heads(self.width, self.heads, 2, "rotary positions")
         if self.heads % self.kv_heads:
             raise ValueError(
@@ -84,13 +97,13 @@ class DecoderConfig(_Sizes):
         return self
 
 
-class MllmConfig(_Sizes):
+class MllmConfig(Strict):
     """Sizes of a multimodal LLM; without `vision` it is a text-only LLM."""
 
     vision: VisionConfig | None = Field(None, description="the encoder; none: a text-only model")
     llm: DecoderConfig = Field(description="the backbone")
-    image_token: int = Field(ge=0, description="token id that stands for one row of image features")
-    freeze: tuple[str, ...] = Field((), description="patterns of names of layers that are not trained: vision.blocks.*")
+    image_token: int = Field(ge=0, lt=MAX_VOCABULARY, description="token id that stands for one row of image features")
+    freeze: Items[str] = Field((), description="patterns of names of layers that are not trained: vision.blocks.*")
 
     @model_validator(mode="after")
     def _token_fits(self) -> MllmConfig:

@@ -11,9 +11,12 @@ ROUNDING = 1e-9
 
 
 def slot_ends(
-    problem: Problem, row: Sequence[int], heads: Sequence[float], latest: Sequence[float], size: float
+    problem: Problem, row: Sequence[int], heads: Sequence[float], latest: Sequence[float], size: float, most: int
 ) -> list[float]:
-    """For n = 1, 2, ...: when the n-th encode of this size can end on a rank at the earliest."""
+    """For n = 1, 2, ... most: when the n-th encode of this size can end on a rank at the earliest.
+
+    There are fewer where no more fit. Without a limit there would be millions of encodes that take next to no time.
+    """
     slack = max(latest, default=0.0) * ROUNDING
     clock, ends = [0.0], []  # clock[n]: least time after the tasks so far and n encodes
     for task in row:
@@ -21,6 +24,8 @@ def slot_ends(
         while count < len(clock):
             end = clock[count] + size
             if end <= latest[task] + slack:
+                if count == most:
+                    break
                 if count + 1 == len(clock):
                     clock.append(end)
                     ends.append(end)

@@ -121,7 +121,7 @@ def plan_line(
     first = schedule.regions[0]
     if not needs_planner(first):
         return Planned(validate(derive(schedule, model, ranks, micro_batches)), None)
-    base = derive(_published(schedule), model, ranks, micro_batches)
+    base = base_of(schedule, model, ranks, micro_batches)
     # What is wrong with the line is said before any work.
     derive(schedule, model, ranks, micro_batches, Encodes(base.owner or (), base.compute))
     costs = costs_of(base)
@@ -137,10 +137,11 @@ def plan_line(
             engine=settings.engine,
         )
     plan = derive(schedule, model, ranks, micro_batches, encodes_of(base, filling.rows, filling.owners, costs))
-    return Planned(validate(plan), _certify(problem, filling))
+    return Planned(validate(plan), certify(problem, filling))
 
 
-def _certify(problem: Problem, filling: Filling) -> Certificate:
+def certify(problem: Problem, filling: Filling) -> Certificate:
+    """Say how good what an engine found is, and what its ranks hold."""
     graph = Graph(problem)
     played = play_rows(graph.number(filling.rows), graph.links(filling.owners), graph.duration)
     assert played is not None, "the engine's plan waits in a circle"
@@ -154,11 +155,22 @@ def _certify(problem: Problem, filling: Filling) -> Certificate:
     )
 
 
-def _published(schedule: Schedule) -> Schedule:
-    """Return the line with the paper's owners and place where they are left to the planner."""
+def base_of(schedule: Schedule, model: ModelSpec, ranks: int, micro_batches: int) -> Plan:
+    """Derive a line with the paper's owners and place where they are left to the planner.
+
+    Args:
+        schedule: in normal form, with its parts.
+        model: the layers, in parts.
+        ranks: P >= 1.
+        micro_batches: M >= 1.
+
+    Raises:
+        ScheduleError: the line does not fit.
+    """
     first = schedule.regions[0]
     kept = [(key, value) for key, value in first.options if (key, value) not in _OPEN]
-    return replace(schedule, regions=(replace(first, options=tuple(kept)), *schedule.regions[1:]))
+    published = replace(schedule, regions=(replace(first, options=tuple(kept)), *schedule.regions[1:]))
+    return derive(published, model, ranks, micro_batches)
 
 
 _OPEN = (("owner", "balanced"), ("place", "fill"))

@@ -56,7 +56,8 @@ class Side:
                 return None
         ends = []
         for size, counts in zip(self.sizes, self.counts, strict=True):
-            slots = sorted(end for row in problem.rows for end in slot_ends(problem, row, heads, latest, size))
+            most = sum(counts.values())
+            slots = sorted(end for row in problem.rows for end in slot_ends(problem, row, heads, latest, size, most))
             number = 0
             for feeds in due:
                 number += counts[feeds]

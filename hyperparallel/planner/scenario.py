@@ -18,10 +18,12 @@ from pydantic import Field
 
 from hyperparallel.algebra import ModelSpec, Plan, derive, parse
 from hyperparallel.cost import Costs, PartCost, costs_from_parts, model_from_costs, simulate
-from hyperparallel.cost.device import Strict, find_yaml, read_checked
+from hyperparallel.cost.device import find_yaml, read_checked
 from hyperparallel.cost.parts import mean_cost
 from hyperparallel.errors import ConfigError
+from hyperparallel.limits import MAX_TIME, MAX_WORKERS
 from hyperparallel.planner.line import Settings, plan_line
+from hyperparallel.schema import Items, Strict
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -32,6 +34,7 @@ FILL_SPLIT = "transpose(vision, owner=balanced, place=fill, split=4) >> 1f1b(llm
 LINES = (EVEN, BALANCED, WARMUP, FILL, FILL_SPLIT)
 
 _MOST_SHARE, _HALVINGS = 0.95, 10
+_MOST_TRIED = 16  # values of one list of a scan
 
 
 Ranks = Annotated[int, Field(ge=2, le=64, description="P")]
@@ -42,8 +45,8 @@ Spread = Annotated[float, Field(ge=0, le=2, description="sigma of the log-normal
 class Published(Strict):
     """What is published."""
 
-    before_s: float = Field(gt=0, description="step time without transposing, seconds")
-    after_s: float = Field(gt=0, description="step time with it, seconds")
+    before_s: float = Field(ge=1e-9, le=MAX_TIME, description="step time without transposing, seconds")
+    after_s: float = Field(ge=1e-9, le=MAX_TIME, description="step time with it, seconds")
 
 
 class Assumed(Strict):
@@ -59,16 +62,16 @@ class Assumed(Strict):
 class Scan(Strict):
     """Other assumptions to try, for frozen and trained encoders."""
 
-    ranks: tuple[Ranks, ...] = Field(min_length=1)
-    micro_batches: tuple[MicroBatches, ...] = Field(min_length=1)
-    spread: tuple[Spread, ...] = Field(min_length=1)
+    ranks: Items[Ranks] = Field(min_length=1, max_length=_MOST_TRIED)
+    micro_batches: Items[MicroBatches] = Field(min_length=1, max_length=_MOST_TRIED)
+    spread: Items[Spread] = Field(min_length=1, max_length=_MOST_TRIED)
 
 
 class Scenario(Strict):
     """A file of yaml/scenarios."""
 
     source: str
-    devices: int = Field(ge=1)
+    devices: int = Field(ge=1, le=MAX_WORKERS)
     published: Published
     assumed: Assumed
     scan: Scan

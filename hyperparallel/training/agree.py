@@ -25,7 +25,8 @@ def share_texts(transport: Transport, text: str) -> dict[int, str]:
     Returns:
         Worker -> text, without the empty ones; the same on every worker.
     """
-    data = np.frombuffer(text.encode()[:_LONGEST], np.uint8)
+    # A path may hold bytes that are no text in UTF-8.
+    data = np.frombuffer(text.encode(errors="surrogateescape")[:_LONGEST], np.uint8)
     everybody = range(transport.size)
     lengths = np.zeros(transport.size, np.float32)
     lengths[transport.rank] = len(data)
@@ -36,7 +37,7 @@ def share_texts(transport: Transport, text: str) -> dict[int, str]:
     table[transport.rank, : len(data)] = data
     table = transport.sum(table, everybody).astype(np.uint8)
     return {
-        worker: table[worker, :length].tobytes().decode(errors="ignore")
+        worker: table[worker, :length].tobytes().decode(errors="surrogateescape")
         for worker, length in enumerate(lengths)
         if length
     }

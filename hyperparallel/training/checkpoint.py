@@ -23,9 +23,6 @@ from hyperparallel.errors import CheckpointError
 from hyperparallel.training.agree import share_texts, together
 from hyperparallel.training.checkpoint_files import (
     FOLDER,
-    Cut,
-    Entry,
-    Index,
     by_step,
     find_checkpoint,
     read_facts,
@@ -34,6 +31,7 @@ from hyperparallel.training.checkpoint_files import (
     write_index,
     write_tensors,
 )
+from hyperparallel.training.checkpoint_index import Cut, Entry, Facts, Index
 from hyperparallel.training.stored import Stored, checksum, find_weights
 
 __all__ = ["Checkpoints", "find_checkpoint", "load_weights", "read_facts", "restore"]
@@ -62,7 +60,7 @@ class Checkpoints:
 
         Args:
             runner: its state is written.
-            facts: what else the job needs to go on, as JSON holds it; worker 0's are written.
+            facts: what else the job needs to go on, see `Facts`; worker 0's are written.
 
         Raises:
             CheckpointError: a worker could not write, which all then raise. What was written is removed.
@@ -70,7 +68,7 @@ class Checkpoints:
         Returns:
             The folder of the checkpoint.
         """
-        json.dumps(facts, allow_nan=False)  # a mistake of ours shows on every worker alike, before any waits
+        checked = Facts.model_validate(facts)  # a mistake of ours shows on every worker alike, before any waits
         final = self.folder / step_name(runner.step_number)
         part = self.folder / f".{final.name}.part"
         self._together(part, lambda: self._begin(part), on=0)
@@ -82,7 +80,7 @@ class Checkpoints:
         self._together(part, write)
         counts = self.transport.sum(counts, range(self.transport.size), "the checkpoint")
         writers = [worker for worker, count in enumerate(counts) if count]
-        self._together(part, lambda: self._finish(part, final, runner, facts, writers), on=0)
+        self._together(part, lambda: self._finish(part, final, runner, checked, writers), on=0)
         self.last = final
         return final
 
@@ -109,7 +107,7 @@ class Checkpoints:
             _delete(stale)
         part.mkdir()
 
-    def _finish(self, part: Path, final: Path, runner: AnyRunner, facts: dict[str, Any], writers: list[int]) -> None:
+    def _finish(self, part: Path, final: Path, runner: AnyRunner, facts: Facts, writers: list[int]) -> None:
         """Write the index, give the folder its name, and delete what is too old."""
         write_index(part, _index(part, runner, facts, writers))
         settle(part)
@@ -195,7 +193,7 @@ def _write_own(part: Path, runner: AnyRunner) -> int:
     return len(own)
 
 
-def _index(part: Path, runner: AnyRunner, facts: dict[str, Any], writers: list[int]) -> Index:
+def _index(part: Path, runner: AnyRunner, facts: Facts, writers: list[int]) -> Index:
     """Gather from the headers of all files where each tensor is."""
     entries: dict[str, Entry] = {}
     for file in map(_file, writers):  # by worker, so parts come in the order of their shards

@@ -10,73 +10,27 @@ A folder is given its name when all of it is on the disk; until then it is `.ste
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.numpy import save_file
 
-from hyperparallel.errors import CheckpointError
-from hyperparallel.tensors import Shard
+from hyperparallel.errors import CheckpointError, JsonError
+from hyperparallel.json_file import SEAL, read_json, seal
+from hyperparallel.training.checkpoint_index import Index
 
 INDEX = "checkpoint.json"
 FOLDER = "checkpoints"
 """Inside a run folder, where its checkpoints are."""
 
 _NAME = re.compile(r"step_(\d{6,})")
-_File = Annotated[str, Field(pattern=r"^worker_\d+\.safetensors$")]
-_Count = Annotated[int, Field(ge=0)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Cut(_Strict):
-    """How a tensor was cut over T workers, see `Shard`."""
-
-    axis: _Count
-    blocks: tuple[_Count, ...]
-
-    @property
-    def shard(self) -> Shard:
-        """Return what the model calls it."""
-        return Shard(self.axis, self.blocks)
-
-
-class Entry(_Strict):
-    """Where one tensor is: shape of the whole, and file and checksum of every part, most have one."""
-
-    shape: tuple[_Count, ...]
-    files: Annotated[tuple[str, ...], Field(min_length=1)]
-    crc32: tuple[_Count, ...]
-    cut: Cut | None = None
-
-
-class Index(_Strict):
-    """What `checkpoint.json` says."""
-
-    format: Literal[1] = 1
-    step: _Count
-    updates: _Count
-    schedule: str
-    ranks: int
-    data_parallel: int
-    tensor_parallel: int
-    facts: dict[str, Any]
-    tied: dict[str, str]
-    bytes: dict[_File, _Count]
-    tensors: dict[str, Entry]
-
-    @property
-    def all_facts(self) -> dict[str, Any]:
-        """What the job gave, and what every checkpoint says."""
-        own = ("step", "updates", "schedule", "ranks", "data_parallel", "tensor_parallel")
-        return {**self.facts, **{name: getattr(self, name) for name in own}}
+_logger = logging.getLogger(__name__)
 
 
 def step_name(step: int) -> str:
@@ -147,30 +101,34 @@ def read_facts(path: str | Path) -> dict[str, Any]:
 
 
 def read_index(folder: Path) -> Index:
-    """Read what a checkpoint says of itself, and check that all its files are there in full.
+    """Read what a checkpoint says of itself, and check that it is of one piece and all its files are there in full.
 
     Args:
         folder: of the checkpoint.
 
     Raises:
-        CheckpointError: it is not complete; says why.
+        CheckpointError: it is not complete, or was changed; says why.
     """
     path = folder / INDEX
     advice = "give another checkpoint of the run"
     if folder.name.endswith(".part"):
         raise CheckpointError(f"{folder} is half-written: its job ended before it had its name; {advice}")
     try:
-        index = Index.model_validate_json(path.read_bytes())
+        index = read_json(path, Index)
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is half-written: it has no {INDEX}; {advice}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); {advice}") from None
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = ".".join(map(str, problem["loc"]))
+    except JsonError as error:
+        raise CheckpointError(f"{path} is damaged or of another version: {error}; {advice}") from None
+    if not index.sha256 and index.format > 1:
+        raise CheckpointError(f"{path} is damaged: {SEAL!r} is missing, so a change would not be seen; {advice}")
+    if not index.sha256:
+        _warn_of_no_seal(path)
+    if _NAME.fullmatch(folder.name) and folder.name != step_name(index.step):
         raise CheckpointError(
-            f"{path} is damaged or of another version: {where}{': ' * bool(where)}{problem['msg']}; {advice}"
-        ) from None
+            f"{path} is damaged, or its folder was given another's name: it is of step {index.step}; {advice}"
+        )
     for name, expected in index.bytes.items():
         try:
             found = (folder / name).stat().st_size
@@ -180,10 +138,13 @@ def read_index(folder: Path) -> Index:
             raise CheckpointError(
                 f"{folder} is not complete: {name} has {found} bytes, and had {expected} when it was written; {advice}"
             )
-    for name, entry in index.tensors.items():
-        if not set(entry.files) <= set(index.bytes) or len(entry.files) != len(entry.crc32):
-            raise CheckpointError(f"{path} is damaged: {name} is in files that it does not list; {advice}")
     return index
+
+
+@cache
+def _warn_of_no_seal(path: Path) -> None:
+    """Say once that a file of an earlier version can only be checked against itself."""
+    _logger.warning("%s was written by an earlier version, without a checksum over itself", path)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
@@ -208,7 +169,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mappi
 def write_index(folder: Path, index: Index) -> None:
     """Write `checkpoint.json`, the last file of a checkpoint."""
     with (folder / INDEX).open("w", encoding="utf-8") as file:
-        json.dump(index.model_dump(mode="json"), file, indent=1, allow_nan=False)
+        json.dump(seal(index.model_dump(mode="json")), file, indent=1, allow_nan=False)
         file.flush()
         os.fsync(file.fileno())
 

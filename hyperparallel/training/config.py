@@ -7,29 +7,54 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-import yaml
+from hyperparallel.algebra import parse
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.data import DataConfig, DigitsConfig
 from hyperparallel.errors import ConfigError
+from hyperparallel.limits import (
+    MAX_BATCH,
+    MAX_CELLS,
+    MAX_IMAGES,
+    MAX_NUMBER,
+    MAX_RANKS,
+    MAX_STEPS,
+    MAX_TOKENS,
+    MAX_WORKERS,
+    Number,
+    Rate,
+    Seed,
+    Time,
+    Wait,
+    size_problem,
+)
 from hyperparallel.models.config import MllmConfig
+from hyperparallel.paths import PathText, expand_home
+from hyperparallel.schema import Items, Strict, first_problem, say_problem
+from hyperparallel.yaml_file import NOTHING, parse_value, read_yaml
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class _Section(BaseModel):
-    """A section refuses keys it does not know and numbers that are not finite."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Parallel(_Section):
+class Parallel(Strict):
     """How the job is laid out: P x D x T workers."""
 
-    ranks: int = Field(1, ge=1, description="P, ranks of one pipeline")
-    data_parallel: int = Field(1, ge=1, description="D, replicas of the pipeline")
-    tensor_parallel: int = Field(1, ge=1, description="T, workers that share the matrices of each stage")
+    ranks: int = Field(1, ge=1, le=MAX_RANKS, description="P, ranks of one pipeline")
+    data_parallel: int = Field(1, ge=1, le=MAX_WORKERS, description="D, replicas of the pipeline")
+    tensor_parallel: int = Field(
+        1, ge=1, le=MAX_WORKERS, description="T, workers that share the matrices of each stage"
+    )
+
+    @model_validator(mode="after")
+    def _has_not_too_many_workers(self) -> Parallel:
+        workers = self.ranks * self.data_parallel * self.tensor_parallel
+        if workers > MAX_WORKERS:
+            raise ValueError(
+                f"ranks {self.ranks} x data_parallel {self.data_parallel} x tensor_parallel {self.tensor_parallel} "
+                f"makes {workers} workers; at most {MAX_WORKERS} are supported"
+            )
+        return self
 
     @property
     def topology(self) -> Topology:
@@ -37,43 +62,52 @@ class Parallel(_Section):
         return Topology(self.ranks, self.data_parallel, self.tensor_parallel)
 
 
-class Training(_Section):
+class Training(Strict):
     """Steps, batch and optimizer."""
 
-    steps: int = Field(ge=1, description="optimizer steps")
-    batch_size: int = Field(ge=1, description="samples of a step over all replicas; divisible by M x D")
-    micro_batches: int = Field(ge=1, description="M, micro-batches of a step and replica")
-    lr: float = Field(1e-3, gt=0, description="peak learning rate")
-    warmup_steps: int = Field(10, ge=0, description="steps of linear warmup, then cosine to a tenth")
-    weight_decay: float = Field(0.01, ge=0, description="decoupled decay of matrices")
-    betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="decay rates of Adam's moments, in [0, 1)")
-    eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
-    clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0 turns clipping off")
-    seed: int = Field(0, ge=0, description="seed of the initial weights and of dropout")
-    accumulate: int = Field(1, ge=1, description="passes over the plan per optimizer step (stepwise)")
+    steps: int = Field(ge=1, le=MAX_STEPS, description="optimizer steps")
+    batch_size: int = Field(ge=1, le=MAX_BATCH, description="samples of a step over all replicas; divisible by M x D")
+    micro_batches: int = Field(ge=1, le=MAX_CELLS, description="M, micro-batches of a step and replica")
+    lr: float = Field(1e-3, gt=0, le=MAX_NUMBER, description="peak learning rate")
+    warmup_steps: int = Field(10, ge=0, le=MAX_STEPS, description="steps of linear warmup, then cosine to a tenth")
+    weight_decay: Number = Field(0.01, description="decoupled decay of matrices")
+    betas: tuple[_Decay, _Decay] = Field(
+        (0.9, 0.95), strict=False, description="decay rates of Adam's moments, in [0, 1)"
+    )
+    eps: float = Field(1e-8, gt=0, le=MAX_NUMBER, description="Adam's epsilon")
+    clip_norm: Number = Field(1.0, description="largest global gradient norm; 0 turns clipping off")
+    seed: Seed = Field(0, description="seed of the initial weights and of dropout")
+    accumulate: int = Field(1, ge=1, le=MAX_BATCH, description="passes over the plan per optimizer step (stepwise)")
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop", description="a loss or gradient that is no finite number ends the job, or its step is left out"
     )
-    loss_scale: float = Field(65536.0, ge=1, description="factor on the loss of a float16 job at its start")
-    loss_scale_window: int = Field(1000, ge=1, description="steps without overflow after which it doubles")
-
-
-class Evaluation(_Section):
-    """The held-out split after training."""
-
-    samples: int = Field(
-        0, ge=0, description="held-out samples to read after training, or all if the data have fewer; 0 skips it"
+    loss_scale: float = Field(
+        65536.0, ge=1, le=MAX_NUMBER, description="factor on the loss of a float16 job at its start"
+    )
+    loss_scale_window: int = Field(
+        1000, ge=1, le=MAX_STEPS, description="steps without overflow after which it doubles"
     )
 
 
-class Checkpoint(_Section):
+class Evaluation(Strict):
+    """The held-out split after training."""
+
+    samples: int = Field(
+        0,
+        ge=0,
+        le=MAX_STEPS,
+        description="held-out samples to read after training, or all if the data have fewer; 0 skips it",
+    )
+
+
+class Checkpoint(Strict):
     """What is kept so that a job can go on after it ended."""
 
-    every: int = Field(0, ge=0, description="steps from one checkpoint to the next; 0: at the end only")
-    keep: int = Field(3, ge=1, description="the newest that are kept")
+    every: int = Field(0, ge=0, le=MAX_STEPS, description="steps from one checkpoint to the next; 0: at the end only")
+    keep: int = Field(3, ge=1, le=MAX_STEPS, description="the newest that are kept")
 
 
-class Run(_Section):
+class Run(Strict):
     """Where and how the job runs."""
 
     mode: Literal["stepwise", "graph", "annotate"] = Field(
@@ -84,32 +118,40 @@ class Run(_Section):
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="type that the layers compute in; weights stay float32"
     )
-    recompute: tuple[int, ...] | Literal["all"] = Field(
+    recompute: Items[int] | Literal["all"] = Field(
         (), description="stages whose forward runs again in the backward instead of being kept"
     )
-    max_images: int | None = Field(None, ge=1, description="images a micro-batch is padded to (graph); default: most")
-    max_tokens: int | None = Field(None, ge=1, description="tokens a text is padded to (graph); default: most")
+    max_images: int | None = Field(
+        None, ge=1, le=MAX_BATCH * MAX_IMAGES, description="images a micro-batch is padded to (graph); default: most"
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="tokens a text is padded to (graph); default: most"
+    )
     wires: Literal["native", "pair_sum"] = Field(
         "native", description="graph: Send and Receive; pair_sum stands in for them in tests on CPU"
     )
-    out: str = Field("runs/train", description="folder for runs; each start makes a new one inside")
+    out: PathText = Field("runs/train", description="folder for runs; each start makes a new one inside")
     jit: bool = Field(True, description="false runs op by op, for debugging")
-    timeout_s: float = Field(600.0, gt=0, description="seconds that a rank waits for another before it gives up")
-    trace_step: int | None = Field(None, ge=0, description="step whose trace is written, beside the predicted one")
+    timeout_s: Wait = Field(600.0, description="seconds that a rank waits for another before it gives up")
+    trace_step: int | None = Field(
+        None, ge=0, le=MAX_STEPS, description="step whose trace is written, beside the predicted one"
+    )
 
     def recomputed(self, stages: int) -> tuple[int, ...]:
         """Return the stages of `recompute`, of as many as there are."""
         return tuple(range(stages)) if self.recompute == "all" else self.recompute
 
 
-class Cost(_Section):
+class Cost(Strict):
     """What `hyperparallel plan CONFIG.yaml` and `slabs=balanced` assume: a rate, a device file or a measurement."""
 
-    gflops: float = Field(20.0, gt=0, description="speed of one rank, 1e9 floating-point operations per second")
-    backward: float = Field(2.0, gt=0, description="time of a backward in forwards")
-    message_ms: float = Field(4.0, ge=0, description="time of one message, milliseconds")
-    device: str | None = Field(None, description="device file, or its bare name in yaml/devices; instead of the three")
-    measured: str | None = Field(None, description="file of `hyperparallel profile`; instead of the three")
+    gflops: Rate = Field(20.0, description="speed of one rank, 1e9 floating-point operations per second")
+    backward: Rate = Field(2.0, description="time of a backward in forwards")
+    message_ms: Time = Field(4.0, description="time of one message, milliseconds")
+    device: PathText | None = Field(
+        None, description="device file, or its bare name in yaml/devices; instead of the three"
+    )
+    measured: PathText | None = Field(None, description="file of `hyperparallel profile`; instead of the three")
 
     @model_validator(mode="after")
     def _one_source(self) -> Cost:
@@ -118,24 +160,24 @@ class Cost(_Section):
         return self
 
 
-class Planner(_Section):
+class Planner(Strict):
     """How the planner decides what `owner=balanced` and `place=fill` leave open; once, before the job starts."""
 
     engine: Literal["auto", "list", "search", "exact"] = Field("auto", description="list takes milliseconds")
-    work_limit: float | None = Field(
-        5.0, gt=0, description="bound by work, about seconds: the same plan every time; null: by the clock"
+    work_limit: Wait | None = Field(
+        5.0, description="bound by work, about seconds: the same plan every time; null: by the clock"
     )
-    time_limit_s: float = Field(10.0, gt=0, description="seconds of the clock, where work_limit is null")
-    seed: int = Field(0, ge=0, description="seed of the search")
+    time_limit_s: Wait = Field(10.0, description="seconds of the clock, where work_limit is null")
+    seed: Seed = Field(0, description="seed of the search")
     memory_limit: str | None = Field(None, description="for every rank: '6 encodes' that it may hold, or '8 GiB'")
     reorder: bool = Field(False, description="order the micro-batches of every step so that the plan takes less time")
     replan: Literal["never", "step"] = Field(
         "never", description="step: every rank plans every step for its own sizes, nothing is sent (stepwise)"
     )
-    file: str | None = Field(None, description="plan of `hyperparallel plan --out`, taken as it is")
+    file: PathText | None = Field(None, description="plan of `hyperparallel plan --out`, taken as it is")
 
 
-class Config(_Section):
+class Config(Strict):
     """A whole training job."""
 
     schedule: str = Field(description="schedule line")
@@ -148,8 +190,10 @@ class Config(_Section):
     planner: Planner = Field(default_factory=Planner)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     run: Run = Field(default_factory=Run)
-    init_from: str | None = Field(None, description="weights to start from: a file of hyperparallel export, or a run")
-    resume: str | None = Field(None, description="run folder, or one checkpoint of it, to go on from")
+    init_from: PathText | None = Field(
+        None, description="weights to start from: a file of hyperparallel export, or a run"
+    )
+    resume: PathText | None = Field(None, description="run folder, or one checkpoint of it, to go on from")
 
     @model_validator(mode="after")
     def _starts_once(self) -> Config:
@@ -182,53 +226,37 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Returns:
         The checked configuration.
     """
-    path = Path(path)
-    values, lines = _read(path)
+    path = _existing(path)
+    values, lines = read_yaml(path)
+    if not isinstance(values, dict):
+        what = "nothing" if values is NOTHING else type(values).__name__
+        raise ConfigError(f"{path}: holds {what}; expected sections such as 'schedule:' and 'model:'")
     given: dict[tuple[str, ...], str] = {}
     for override in overrides:
         keys = _apply(values, override)
         given[keys] = override
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_explain(error, path, lines, given)) from None
+    _check_size(config)
+    return config
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
-    """Return the file's content and the line of every key."""
+def _existing(path: str | Path) -> Path:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing YAML file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not a text file in UTF-8; give a YAML file") from None
-    lines: dict[tuple[str, ...], int] = {}
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _find_lines(node, (), lines, path)
-        values = yaml.safe_load(text)
-    except RecursionError:
-        raise ConfigError(f"{path}: is nested too deeply or refers to itself; write the values out") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}{where}: is not valid YAML ({getattr(error, 'problem', None) or error})") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds {type(values).__name__}; expected sections such as 'schedule:' and 'model:'")
-    return values, lines
+        return Path(expand_home(str(path)))
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r}: {error}; give an existing YAML file") from None
 
 
-def _find_lines(node: yaml.Node, keys: tuple[str, ...], lines: dict[tuple[str, ...], int], path: Path) -> None:
-    """Note the line of every key; refuse a key given twice, of which YAML would silently take the last."""
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key, value in node.value:
-        name = (*keys, str(key.value))
-        line = key.start_mark.line + 1
-        if name in lines:
-            raise ConfigError(f"{path}, line {line}: {'.'.join(name)} is given twice (first in line {lines[name]})")
-        lines[name] = line
-        _find_lines(value, name, lines, path)
+def _check_size(config: Config) -> None:
+    """Refuse a plan that would only fill the memory."""
+    count = max(region.count for region in parse(config.schedule).regions)
+    names = ("parallel.ranks", "training.micro_batches")
+    problem = size_problem(config.parallel.ranks, config.training.micro_batches, count, names)
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def _apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
@@ -238,13 +266,20 @@ def _apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
     if not sign or not all(keys):
         raise ConfigError(f"override {override!r} is not of the form section.key=value")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"override {override!r}: {text!r} is not a YAML value; quote it") from None
+        value = parse_value(text)
+    except ConfigError as error:
+        raise ConfigError(f"override {override!r}: {error}") from None
+    if value is NOTHING:
+        raise ConfigError(
+            f"override {override!r} has no value after the =; write {name}=null to turn the key off, or leave it out"
+        )
     for key in keys[:-1]:
-        values = values.setdefault(key, {})
-        if not isinstance(values, dict):
+        inside = values.setdefault(key, {})
+        if inside is None or inside is NOTHING:
+            inside = values[key] = {}
+        if not isinstance(inside, dict):
             raise ConfigError(f"override {override!r}: {key!r} is a value, not a section")
+        values = inside
     values[keys[-1]] = value
     return keys
 
@@ -253,9 +288,7 @@ def _explain(
     error: ValidationError, path: Path, lines: dict[tuple[str, ...], int], given: dict[tuple[str, ...], str]
 ) -> str:
     """Say the first problem in one sentence with its place."""
-    problems = error.errors(include_url=False)
-    # A misspelt key is unknown and leaves the right one missing: the former says more.
-    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
+    problem = first_problem(error.errors(include_url=False))
     keys, legal = _place(problem["loc"])
     if problem["type"] == "union_tag_invalid":  # of `source`, which says what else the section holds
         keys, problem["input"] = (*keys, "source"), problem["ctx"]["tag"]
@@ -275,12 +308,7 @@ def _explain(
         if keys[:-1] == ("data",) and other:
             return f"{where}: {name!r} is a key of source: {other}; add 'source: {other}' to data, or leave it out"
         return f"{where}: unknown key {name!r}{_hint(keys[-1], legal)}"
-    if problem["type"] == "missing":
-        return f"{where}: {name!r} is missing; add it"
-    message = problem["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    value = f" = {problem['input']!r}" if not isinstance(problem["input"], dict) else ""
-    return f"{where}: {name}{value}: {message}" if name else f"{where}: {message}"
+    return f"{where}: {say_problem(name, problem)}"
 
 
 def _place(loc: Sequence[int | str]) -> tuple[tuple[str, ...], list[str]]:

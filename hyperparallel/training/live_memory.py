@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
 from hyperparallel.algebra import Plan
 from hyperparallel.algebra.program import Action
 from hyperparallel.cells.layer import Layer
@@ -69,8 +69,8 @@ def measured(config: Config, layers: Sequence[Layer]) -> Profile:
     kinds = f"{len(missing)} kind{'s' if len(missing) > 1 else ''} of layer"
     print(f"measuring the memory of {kinds}, once: it is kept in {file}", file=sys.stderr, flush=True)
     with TemporaryDirectory() as folder:
-        # As it stands, overrides included.
+        # As it stands, overrides included; JSON is YAML.
         path = Path(folder) / "configuration.yaml"
-        path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+        path.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
         shards = config.parallel.tensor_parallel
         return profile_of(str(path), [], layers, columns, file, dtype=dtype, shards=shards)

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, RootModel, model_validator
 
 from hyperparallel.algebra import Plan
 from hyperparallel.cells.layer import Layer, trained
@@ -23,7 +25,11 @@ from hyperparallel.cells.tensor_parallel import TensorParallel
 from hyperparallel.cost.memory_bytes import Peak, predict_peaks
 from hyperparallel.cost.memory_stage import LayerBytes
 from hyperparallel.dryrun import default_folder, gist, run_ranks
-from hyperparallel.errors import DryRunError
+from hyperparallel.errors import DryRunError, JsonError
+from hyperparallel.json_file import read_json
+from hyperparallel.schema import Strict
+
+_Bytes = Annotated[int, Field(ge=0, le=2**53)]
 
 Profile = Mapping[str, LayerBytes]
 """Kind of layer -> its bytes."""
@@ -162,6 +168,28 @@ def measure(layers: Sequence[Layer], columns: Columns, file: Path, dtype: str = 
     return profile
 
 
+class LayerBytesFile(Strict):
+    """What a file says of one layer, see `LayerBytes`."""
+
+    weights: _Bytes
+    trained: _Bytes
+    largest: _Bytes
+    constants: _Bytes
+    saved: _Bytes
+    forward: _Bytes
+    backward: _Bytes
+
+    @model_validator(mode="after")
+    def _agrees(self) -> LayerBytesFile:
+        if not self.largest <= self.trained <= self.weights:
+            raise ValueError("largest, trained and weights are not in this order of size")
+        return self
+
+
+class ProfileFile(RootModel[dict[str, LayerBytesFile]]):
+    """A file of `measure`: kind of layer -> what it needs."""
+
+
 def read_profile(file: Path) -> Profile:
     """Read a file of `measure`; nothing where there is none.
 
@@ -171,10 +199,12 @@ def read_profile(file: Path) -> Profile:
     if not file.exists():
         return {}
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        return {kind: LayerBytes(**numbers) for kind, numbers in data.items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DryRunError(f"{file} is not a memory profile ({error}); remove it, and it is measured again") from error
+        found = read_json(file, ProfileFile)
+    except OSError as error:
+        raise DryRunError(f"{file} cannot be read ({error.strerror}); remove it, and it is measured again") from None
+    except JsonError as error:
+        raise DryRunError(f"{file} is not a memory profile ({error}); remove it, and it is measured again") from None
+    return {kind: LayerBytes(**numbers.model_dump()) for kind, numbers in found.root.items()}
 
 
 def layer_bytes(

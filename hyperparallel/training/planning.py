@@ -18,13 +18,15 @@ from hyperparallel.cells.transport import Transport
 from hyperparallel.cost import Costs
 from hyperparallel.cost.memory_bytes import peak_of
 from hyperparallel.data import MicroBatchInfo
-from hyperparallel.errors import ConfigError
+from hyperparallel.errors import ConfigError, PlanError
 from hyperparallel.planner import Planned, Settings, plan_line
 from hyperparallel.planner.limits import parse_limit, plan_within
 from hyperparallel.planner.plan_file import read_plan_file, to_plan_file
+from hyperparallel.planner.recheck import certify_anew, check_held
 from hyperparallel.training import costs
 from hyperparallel.training.build import build_feed, layer_times
 from hyperparallel.training.config import Config
+from hyperparallel.training.launch import is_worker
 from hyperparallel.training.live_memory import curves
 from hyperparallel.views.files import write_files
 
@@ -46,7 +48,7 @@ def plan_job(config: Config, layers: Sequence[Layer], options: Mapping[str, Any]
         options: values of `Settings` that replace those of the section.
 
     Raises:
-        HyperParallelError: the line does not fit, or no plan keeps the memory limit.
+        HyperParallelError: the line does not fit, no plan keeps the memory limit, or that of the file does not.
 
     Returns:
         The validated plan; the certificate is for the mean micro-batch.
@@ -54,10 +56,13 @@ def plan_job(config: Config, layers: Sequence[Layer], options: Mapping[str, Any]
     model = model_spec(layers, layer_times(config, layers))
     ranks, micro_batches = config.parallel.ranks, config.training.micro_batches
     section = config.planner
-    if section.file and is_planned(config, layers):
-        return read_plan_file(Path(section.file), config.schedule, model, ranks, micro_batches)
     limit = None if section.memory_limit is None else parse_limit(section.memory_limit)
     settings = replace(settings_of(config), **(options or {}))
+    if section.file and is_planned(config, layers):
+        read = read_plan_file(Path(section.file), config.schedule, model, ranks, micro_batches)
+        # Encodes on the command line stand for the limit of the section; who starts the ranks has looked at bytes.
+        given = limit is None or settings.live_limit is not None or is_worker()
+        return _certified(config, layers, read, settings.live_limit, None if given else limit.bytes)
 
     def plan_at(live_limit: int | None) -> Planned:
         return plan_line(
@@ -76,6 +81,32 @@ def plan_job(config: Config, layers: Sequence[Layer], options: Mapping[str, Any]
     if is_planned(config, layers):
         encodes = micro_batches * max(1, int(parse(config.schedule).regions[0].option("split")))
     return plan_within(limit.bytes, encodes, plan_at, lambda plan: _peaks(config, plan, layers))
+
+
+def _certified(
+    config: Config, layers: Sequence[Layer], read: Planned, encodes: int | None, most: int | None
+) -> Planned:
+    """Give a plan of a file the certificate that it has under the costs of now, and hold it to the memory limit.
+
+    Args:
+        config: of the job.
+        layers: the model.
+        read: of `read_plan_file`.
+        encodes: that a rank may hold; None for no limit.
+        most: bytes that a rank may hold, as far as they are predicted; None for no limit.
+    """
+    planned = certify_anew(read, lambda plan: mean_costs(config, plan, layers))
+    try:
+        check_held(planned, encodes)
+        peaks = [] if most is None else _peaks(config, planned.plan, layers)
+        if most is not None and max(peaks) > most:
+            rank = peaks.index(max(peaks))
+            raise PlanError(
+                f"rank {rank} holds {peaks[rank]:,} bytes, and the memory limit is {most:,}; plan again within it"
+            )
+    except PlanError as error:
+        raise PlanError(f"{config.planner.file}: {error}") from None
+    return planned
 
 
 def settings_of(config: Config) -> Settings:

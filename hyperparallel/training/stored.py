@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 
 from hyperparallel.errors import CheckpointError
 from hyperparallel.tensors import Shard, join_parameter, slice_parameter
-from hyperparallel.training.checkpoint_files import Entry, Index, find_checkpoint, read_index
+from hyperparallel.training.checkpoint_files import find_checkpoint, read_index
+from hyperparallel.training.checkpoint_index import Entry, Index
 
 
 class Stored:
@@ -86,6 +87,10 @@ class Stored:
             raise CheckpointError(f"{path}: {name} cannot be read ({error}); give another checkpoint") from None
         except TypeError as error:  # numpy has no bfloat16
             raise CheckpointError(f"{path}: {name} cannot be read ({error}); convert it to float32") from None
+        if value.shape != entry.part_shape:
+            raise CheckpointError(
+                f"{path}: {name} has the shape {value.shape}, and {entry.part_shape} was written; give another one"
+            )
         if entry.crc32 and checksum(value) != entry.crc32[part]:
             raise CheckpointError(f"{path}: {name} is not what was written: its checksum differs; give another one")
         return value

@@ -131,7 +131,7 @@ def _has_ended(process: psutil.Process) -> bool:
 def _exit_code(process: psutil.Process) -> int | None:
     """Read the exit code of a process that nobody has asked yet; None where the system does not tell."""
     try:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
+    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == b"Z" else None

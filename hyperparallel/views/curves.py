@@ -5,14 +5,14 @@ All panels have the same axis of steps. Raw values are light, smoothed ones stro
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hyperparallel.errors import HyperParallelError
+from hyperparallel.errors import HyperParallelError, JsonError
+from hyperparallel.io import parse_json
 from hyperparallel.views.colours import INK
 from hyperparallel.views.figure import BOTTOM, LEFT, RIGHT, WIDTH
 from hyperparallel.views.sheet import picture
@@ -268,8 +268,8 @@ def _is_finite(value: Any) -> bool:
 
 def _parse(row: str) -> Line | None:
     try:
-        line = json.loads(row)
-    except (ValueError, RecursionError):
+        line = parse_json(row, finite=False)  # a loss may be no number, which the figure shows
+    except JsonError:
         return None
     step = line.get("step") if isinstance(line, dict) else None
     return line if isinstance(step, int) and not isinstance(step, bool) else None

@@ -168,3 +168,9 @@ def test_both_numberings_of_a_v(tmp_path, capsys):
             assert "stages 0-1 Sharded, stages 2-3 Sharded from rank 1 back to 0" in capsys.readouterr().out
         assert check(tmp_path, content, 2, 4, "--placement", "loop") == 1
         assert "hyperparallel: " in capsys.readouterr().err
+
+
+def test_a_file_without_an_end_is_not_read_to_it(capsys, monkeypatch):
+    monkeypatch.setattr("hyperparallel.commands.check._MAX_BYTES", 1000)
+    assert main(["check", "/dev/zero", "--ranks", "2", "--micro-batches", "2"]) == 2
+    assert capsys.readouterr().err == "hyperparallel: cannot read /dev/zero: it has more than 1,000 bytes\n"

@@ -12,7 +12,8 @@ from safetensors.numpy import load_file
 
 from hyperparallel.cli import main
 from hyperparallel.tensors import Shard, slice_parameter
-from hyperparallel.training.checkpoint_files import Cut, Entry, Index, write_index, write_tensors
+from hyperparallel.training.checkpoint_files import write_index, write_tensors
+from hyperparallel.training.checkpoint_index import Cut, Entry, Facts, Index
 from hyperparallel.training.stored import checksum
 
 RNG = np.random.default_rng(0)
@@ -46,7 +47,7 @@ def write_checkpoint(run: Path) -> Path:
         ranks=1,
         data_parallel=1,
         tensor_parallel=2,
-        facts={},
+        facts=Facts(seed=0, samples=96, loss_scale=(1.0, 0)),
         tied={"head.weight": "embed.weight"},
         bytes={file: (folder / file).stat().st_size for file in files},
         tensors=entries,

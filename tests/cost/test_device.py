@@ -52,7 +52,7 @@ MISTAKES = {
     "too large": (TEXT.replace("achievable: 0.5", "achievable: 1.5", 1), "achievable = 1.5: input should be less than"),
     "not a number": (TEXT.replace("float32: 2", "float32: many"), "peak_tflops.float32 = 'many'"),
     "not finite": (TEXT.replace("memory_gib: 1", "memory_gib: .inf"), "memory_gib = inf"),
-    "twice": (TEXT + "name: b\n", "line 15: is not valid YAML ('name' is given twice)"),
+    "twice": (TEXT + "name: b\n", "line 15: name is given twice (first in line 1)"),
     "a list": ("- 1\n", "= [1]: input should be a valid dictionary"),
     "not YAML": ("a: [1\n", "is not valid YAML"),
     "python object": ("!!python/object/apply:os.system [ls]\n", "is not valid YAML"),

@@ -91,6 +91,7 @@ def changed(**values):
     return json.dumps({**COSTS.model_dump(mode="json"), **values})
 
 
+LAYER = COSTS.layers[1].model_dump(mode="json")
 FILES = {
     "not JSON": ("{", "is not JSON"),
     "a list": ("[]", "version None; this program reads"),
@@ -98,7 +99,24 @@ FILES = {
     "no version": (json.dumps({"device": "CPU"}), "version None"),
     "unknown key": (changed(more=1), "unknown key 'more'"),
     "negative": (changed(alpha=-1), "alpha = -1: input should be greater than or equal to 0"),
-    "not finite": (changed(alpha=float("inf")), "alpha = inf"),
+    "not finite": (changed(alpha=float("inf")), "holds Infinity, which is not a finite number"),
+    "too large": (changed(alpha=1e300), "alpha = 1e+300: input should be less than or equal to 1000000"),
+    "a text for a number": (changed(alpha="1"), "alpha = '1': input should be a valid number"),
+    "a key twice": (changed()[:-1] + ', "alpha": 0}', "has the key 'alpha' twice"),
+    "no sizes": (changed(sizes=[]), "sizes = []: list should have at least 1 item"),
+    "half a size": (changed(sizes=[{"images": 1}]), "sizes has no samples, tokens"),
+    "no call of B": (changed(call={"F": 0.5}), "call has no B"),
+    "a stage of no layers": (
+        changed(stages=[{"layers": [2, 9], "kind": "F", "error": 0, "held_out": 0}]),
+        "a stage has the layers (2, 9), of 3",
+    ),
+    "a layer twice": (changed(layers=[LAYER, LAYER]), "layer 'b' is there twice"),
+    "trained without backward": (changed(layers=[{**LAYER, "backward": None}]), "layer 'b' has no backward, which it"),
+    "frozen with backward": (
+        changed(layers=[{**LAYER, "trainable": False}]),
+        "layer 'b' has a backward, which no layer up to it needs",
+    ),
+    "nested": ("[" * 10_000, "is not JSON that can be read (nested more than 100 deep)"),
     "a layer without time": (changed(layers=[{"name": "a"}]), "'layers.0.trainable' is missing"),
 }
 

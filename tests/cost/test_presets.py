@@ -97,8 +97,8 @@ def test_mistakes(text, settings, words):
 def test_a_mistake_in_a_model_file_names_file_and_key(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("source: x\nllm:\n  kind: decodr\n  layers: 2\n")
-    with pytest.raises(ConfigError, match="mine.yaml: llm"):
+    with pytest.raises(ConfigError, match="mine.yaml, line 2: llm"):
         load_model(str(path))
     path.write_text("source: x\nllm:\n  kind: decoder\n  layers: 0\n")
-    with pytest.raises(ConfigError, match="mine.yaml: .*llm"):
+    with pytest.raises(ConfigError, match="mine.yaml, line 4: .*llm"):
         load_model(str(path))

@@ -1,6 +1,7 @@
 """Lines: found by number, read, and turned into ids."""
 
 import json
+import os
 
 import pytest
 from files_case import write_lines, write_tokenizer
@@ -151,3 +152,10 @@ def test_without_bos_a_text_may_begin_with_its_response(tmp_path):
 def test_a_word_that_the_tokenizer_does_not_have():
     with pytest.raises(BadSample, match="cannot be encoded: word 0 of 'raeds' .* did you mean 'reads'"):
         to_ids(Line("raeds", ""), WORDS, 1)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_what_has_no_end_is_refused_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="is no regular file; give a file of JSON lines"):
+        LineFile(tmp_path / name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from hyperparallel.cost.memory_stage import LayerBytes
 from hyperparallel.errors import DryRunError
 from hyperparallel.training.memory_profile import layer_bytes, probes, read_profile
 
@@ -53,9 +55,20 @@ def test_what_is_not_measured_is_refused(script):
 
 def test_another_file_is_refused(tmp_path):
     assert read_profile(tmp_path / "missing.json") == {}
-    (tmp_path / "bad.json").write_text('{"kind": {"weights": 1}}', encoding="utf-8")
-    with pytest.raises(DryRunError, match=r"bad\.json"):
-        read_profile(tmp_path / "bad.json")
+    right = dict.fromkeys(LayerBytes._fields, 1)
+    wrong = [
+        {"weights": 1},
+        {**right, "saved": -1},
+        {**right, "saved": 0.5},
+        {**right, "trained": 2},
+        {**right, "x": 1},
+    ]
+    for content in (*({"kind": one} for one in wrong), [], None):
+        (tmp_path / "bad.json").write_text(json.dumps(content), encoding="utf-8")
+        with pytest.raises(DryRunError, match=r"bad\.json is not a memory profile"):
+            read_profile(tmp_path / "bad.json")
+    (tmp_path / "good.json").write_text(json.dumps({"kind": right}), encoding="utf-8")
+    assert read_profile(tmp_path / "good.json") == {"kind": LayerBytes(**right)}
 
 
 @pytest.mark.slow

@@ -95,9 +95,10 @@ def test_changed_wheel_is_built_again(built, with_package):
     assert len(stamp_of(folder)["fingerprint"]) == 64
 
 
-def test_interrupted_build_is_done_again(built, with_package):
+@pytest.mark.parametrize("stamp", ["{}\n", "[]\n"])
+def test_interrupted_build_is_done_again(built, with_package, stamp):
     folder, _ = built
-    (folder / "stamp.json").write_text("{}\n")
+    (folder / "stamp.json").write_text(stamp)
     (folder / "latest" / "lib64" / "libascendcl.so").unlink()
     build(folder)
     assert (folder / "latest" / "lib64" / "libascendcl.so").exists()

@@ -4,6 +4,7 @@ import pytest
 from fill_cases import best_time, random_problem
 
 from hyperparallel.planner.bounds import lower_bound
+from hyperparallel.planner.count import slot_ends
 from hyperparallel.planner.fill import fill
 from hyperparallel.planner.grid import Case, one_f_one_b
 from hyperparallel.planner.unit import time_unit
@@ -64,3 +65,11 @@ def test_unit_of_time():
     assert time_unit(one_f_one_b(2, [6.0, 3.0], [None, None])) == 1
     assert time_unit(one_f_one_b(2, [6.0, 2.5], [None, None], forward=5.0, backward=10.0)) == 0.5
     assert time_unit(one_f_one_b(2, [0.1234567, 2.5], [None, None])) is None
+
+
+def test_encodes_that_take_next_to_no_time_are_bounded_at_once():
+    """As many ends are looked at as there are encodes, not as would fit: here a hundred million million."""
+    problem = one_f_one_b(2, [1e-9] * 8, [None] * 8, forward=3e4, backward=3e4)
+    assert lower_bound(problem, 6e5) <= 6e5
+    zeros, late = [0.0] * len(problem.tasks), [1e6] * len(problem.tasks)
+    assert slot_ends(problem, problem.rows[0], zeros, late, 2**-30, 3) == [2**-30, 2**-29, 3 * 2**-30]

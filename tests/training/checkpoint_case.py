@@ -12,6 +12,8 @@ from cells_tiny import tiny_batch, tiny_layers  # noqa: E402
 from hyperparallel import AdamW, Runner, derive, model_spec  # noqa: E402
 from hyperparallel.cells.state import state_of  # noqa: E402
 
+FACTS = {"seed": 1, "samples": 24, "loss_scale": [1.0, 0]}
+
 
 def tiny_runner(schedule: str = "1f1b(stem+net)", seed: int = 1, frozen: tuple[str, ...] = ()) -> Runner:
     """Build a runner; the seed is of its first weights."""

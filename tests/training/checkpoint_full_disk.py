@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from checkpoint_case import tiny_runner, train, values
+from checkpoint_case import FACTS, tiny_runner, train, values
 
 from hyperparallel import Transport
 from hyperparallel.errors import CheckpointError
@@ -17,7 +17,7 @@ def main() -> None:
     folder, runner, message = Path(sys.argv[1]), tiny_runner(), ""
     checkpoints = Checkpoints(folder, 3, Transport())
     train(runner, 0, 1)
-    checkpoints.save(runner, {})
+    checkpoints.save(runner, FACTS)
     before = values(runner)
     with (folder / "ballast").open("wb", buffering=0) as ballast:
         try:
@@ -27,7 +27,7 @@ def main() -> None:
             ballast.truncate(ballast.tell() - 2 * 4096)  # leave room for a folder, not for the tensors
     train(runner, 1, 2)
     try:
-        checkpoints.save(runner, {})
+        checkpoints.save(runner, FACTS)
     except CheckpointError as error:
         message = str(error)
     left = [path.name for path in (folder / "checkpoints").iterdir()]

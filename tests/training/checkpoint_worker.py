@@ -18,6 +18,7 @@ from hyperparallel.errors import CheckpointError
 from hyperparallel.training.checkpoint import Checkpoints, load_weights, restore
 
 SAVED, ENDED = 3, 6  # steps
+FACTS = {"seed": SEED, "samples": 24, "loss_scale": [1.0, 0]}
 
 
 def runner_of(schedule: str, transport: Transport, ranks: int, replicas: int = 1, shards: int = 1) -> Runner:
@@ -53,7 +54,7 @@ def state(runner: Runner) -> dict[str, np.ndarray]:
 def again(runner: Runner, transport: Transport, out: Path, facts: dict) -> Path:
     """Train, save, train on; go back and train on again, in the same layout."""
     facts["before"] = losses(runner, 0, SAVED)
-    saved = Checkpoints(out, 2, transport).save(runner, {"seed": SEED})
+    saved = Checkpoints(out, 2, transport).save(runner, FACTS)
     facts["on"] = losses(runner, SAVED, ENDED)
     ended = state(runner)
     facts["restored"] = restore(out, runner)
@@ -74,7 +75,7 @@ def full_disk(runner: Runner, transport: Transport, out: Path) -> str:
     if transport.rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        Checkpoints(out, 2, transport, last=out).save(runner, {})
+        Checkpoints(out, 2, transport, last=out).save(runner, FACTS)
     except CheckpointError as error:
         return str(error)
     finally:
@@ -98,7 +99,7 @@ def four(transport: Transport, out: Path, facts: dict) -> None:
     facts["full"] = full_disk(runner, transport, out / "four")
     cut = runner_of(TRANSPOSE, transport, 2, shards=2)
     restore(saved, cut)
-    parts = Checkpoints(out / "cut", 1, transport).save(cut, {})
+    parts = Checkpoints(out / "cut", 1, transport).save(cut, FACTS)
     facts["refused"] = refused(out / "embed.safetensors", runner)
     restore(saved, runner)
     whole = state(runner)
@@ -115,7 +116,7 @@ def two(transport: Transport, out: Path, facts: dict) -> None:
     """P = 2 from the checkpoint of P = 4, then from its own; both times a runner that has not run yet."""
     first = runner_of(INLINE, transport, 2)
     restore(out / "four", first)
-    Checkpoints(out / "two", 1, transport).save(first, {})
+    Checkpoints(out / "two", 1, transport).save(first, FACTS)
     facts["other"] = losses(first, SAVED, ENDED)
     fresh = runner_of(INLINE, transport, 2)
     restore(out / "two", fresh)

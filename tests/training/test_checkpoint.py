@@ -1,6 +1,7 @@
 """Saving and going on in one process; what is never loaded; what is kept; a full disk."""
 
 import json
+import logging
 import resource
 import shutil
 import subprocess
@@ -9,15 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_case import tiny_runner, train, values
+from checkpoint_case import FACTS, tiny_runner, train, values
 from safetensors.numpy import save_file
 
 from hyperparallel import Transport
 from hyperparallel.errors import CheckpointError
+from hyperparallel.json_file import seal
 from hyperparallel.training.checkpoint import Checkpoints, load_weights, restore
 from hyperparallel.training.checkpoint_files import find_checkpoint, read_facts
+from hyperparallel.training.stored import Stored
 
-FACTS = {"seed": 1, "samples": 24, "loss_scale": [1.0, 0]}
 FULL_DISK = Path(__file__).with_name("checkpoint_full_disk.py")
 
 
@@ -74,9 +76,9 @@ def test_saving_changes_nothing(saved, tmp_path):
     runner = tiny_runner()
     train(runner, 0, 3)
     checkpoints = Checkpoints(tmp_path, 1, Transport())
-    checkpoints.save(runner, {})
+    checkpoints.save(runner, FACTS)
     losses = train(runner, 3, 4)
-    checkpoints.save(runner, {})
+    checkpoints.save(runner, FACTS)
     assert losses + train(runner, 4, 6) == saved[2]
 
 
@@ -100,7 +102,7 @@ def cut(run):
 
 def other_format(run):
     index = json.loads((run / "checkpoint.json").read_text())
-    (run / "checkpoint.json").write_text(json.dumps({**index, "format": 2}))
+    (run / "checkpoint.json").write_text(json.dumps({**index, "format": 3}))
 
 
 def outside(run):
@@ -112,9 +114,9 @@ DAMAGE = {
     "no index": (lambda run: (run / "checkpoint.json").unlink(), "is half-written: it has no checkpoint.json"),
     "half an index": (
         lambda run: (run / "checkpoint.json").write_text((run / "checkpoint.json").read_text()[:200]),
-        "checkpoint.json is damaged or of another version: Invalid JSON",
+        "checkpoint.json is damaged or of another version: is not JSON (",
     ),
-    "another format": (other_format, "checkpoint.json is damaged or of another version: format: "),
+    "another format": (other_format, "checkpoint.json is damaged or of another version: format = 3: "),
     "no file": (
         lambda run: (run / "worker_00.safetensors").unlink(),
         "is not complete: worker_00.safetensors: No",
@@ -138,9 +140,17 @@ def test_what_is_not_complete_is_never_loaded(run, kind, whole_run):
     assert runner.step_number == 0
 
 
+def rewrite(run, **change):
+    """Change keys of an index, and seal it anew."""
+    index = json.loads((run / "checkpoint.json").read_text())
+    (run / "checkpoint.json").write_text(json.dumps(seal({**index, **change})))
+    return index
+
+
 def test_of_a_run_the_newest_complete_one_is_taken(run):
-    shutil.copytree(run, run.with_name("step_000007"))
-    shutil.copytree(run, run.with_name("step_000010"))
+    for step in (7, 10):
+        shutil.copytree(run, run.with_name(f"step_{step:06}"))
+        rewrite(run.with_name(f"step_{step:06}"), step=step)
     shutil.copytree(run, run.with_name(".step_000020.part"))
     cut(run.with_name("step_000010"))
     assert find_checkpoint(run.parents[1]).name == "step_000007"
@@ -152,6 +162,79 @@ def test_a_folder_that_has_not_got_its_name_is_refused(run):
         find_checkpoint(run)
     with pytest.raises(CheckpointError, match=r"has no checkpoint .* \.step_000003\.part was being written"):
         find_checkpoint(run.parents[1])
+
+
+FILE = "worker_00.safetensors"
+ENTRY = {"shape": [3, 2], "files": [FILE], "crc32": [0], "cut": None}
+CUT = {**ENTRY, "cut": {"axis": 0, "blocks": [3]}}
+LIES = {
+    "no facts": ({"facts": {}}, "'facts.seed' is missing; add it"),
+    "facts of a wrong type": ({"facts": {**FACTS, "seed": "1"}}, "facts.seed = '1'"),
+    "too many facts": ({"facts": {**FACTS, "mood": 1}}, "unknown key 'facts.mood'"),
+    "another step": ({"step": 4}, "it is of step 4"),
+    "more updates than steps": ({"updates": 4}, "4 updates were made in 3 steps"),
+    "fewer samples than steps": ({"facts": {**FACTS, "samples": 1}}, "facts.samples = 1 were taken in 3 steps"),
+    "a negative step": ({"step": -1}, "step = -1"),
+    "a huge number": ({"step": 10**40, "updates": 0}, "step = 1"),
+    "no ranks": ({"ranks": 0}, "ranks = 0"),
+    "a file too many": (
+        {"bytes": {FILE: 0, "worker_01.safetensors": 0}, "ranks": 2},
+        "worker_01.safetensors holds no tensor",
+    ),
+    "a file of no worker": ({"bytes": {FILE: 0, "worker_01.safetensors": 0}}, "worker_01.safetensors is of none of"),
+    "parts of other workers": ({"tensor_parallel": 2, "tensors": {"a": CUT}}, "a is in 1 parts of 2 workers"),
+    "tied to nothing": ({"tied": {"a": "b"}}, "a is tied to b"),
+    "no checksum": ({"tensors": {"a": {**ENTRY, "crc32": []}}}, "a has 1 files and 0 checksums"),
+    "in two files, not cut": ({"tensors": {"a": {**ENTRY, "files": [FILE] * 2, "crc32": [0, 0]}}}, "a is in 2 files"),
+    "cut along no axis": ({"tensors": {"a": {**ENTRY, "cut": {"axis": 2, "blocks": [3]}}}}, "along axis 2"),
+    "blocks of another size": (
+        {"tensors": {"a": {**ENTRY, "cut": {"axis": 0, "blocks": [4]}}}},
+        "is not made of blocks",
+    ),
+    "a moment of nothing": ({"tensors": {"optimizer.first.a": ENTRY}}, "is a moment of no weight"),
+    "a file that is not listed": ({"tensors": {"a": {**ENTRY, "files": ["x"]}}}, "a is in files that it does not list"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), LIES.values(), ids=LIES)
+def test_an_index_that_contradicts_itself_is_refused(run, change, said):
+    rewrite(run, **change)
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint(run)
+    assert said in str(caught.value) and "checkpoint.json" in str(caught.value), str(caught.value)
+
+
+def test_a_changed_index_is_noticed(run):
+    path = run / "checkpoint.json"
+    text = path.read_text()
+    path.write_text(text.replace('"samples": 24', '"samples": 25'))
+    with pytest.raises(CheckpointError, match="was changed after it was written"):
+        find_checkpoint(run)
+    index = json.loads(text)
+    del index["sha256"]
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="'sha256' is missing"):
+        find_checkpoint(run)
+
+
+def test_one_of_an_earlier_version_is_read_with_a_warning(run, caplog):
+    index = json.loads((run / "checkpoint.json").read_text())
+    del index["sha256"]
+    (run / "checkpoint.json").write_text(json.dumps({**index, "format": 1}))
+    with caplog.at_level(logging.WARNING):
+        assert restore(run, tiny_runner())["samples"] == 24
+    assert [record.message for record in caplog.records] == [
+        f"{run / 'checkpoint.json'} was written by an earlier version, without a checksum over itself"
+    ]
+
+
+def test_a_tensor_of_another_shape_is_noticed(run):
+    index = json.loads((run / "checkpoint.json").read_text())
+    tensors = {name: {**entry, "shape": entry["shape"][::-1]} for name, entry in index["tensors"].items()}
+    rewrite(run, tensors=tensors)
+    name = next(name for name, entry in tensors.items() if entry["shape"] != entry["shape"][::-1])
+    with Stored(run) as stored, pytest.raises(CheckpointError, match=f"{name} has the shape"):
+        stored.read(name)
 
 
 def test_other_places_are_refused(tmp_path):
@@ -177,17 +260,17 @@ def test_the_last_ones_are_kept(tmp_path):
     runner, checkpoints = tiny_runner(), Checkpoints(tmp_path, 2, Transport())
     for step in range(4):
         train(runner, step, step + 1)
-        assert checkpoints.save(runner, {"at": step}) == checkpoints.last
+        assert checkpoints.save(runner, {**FACTS, "samples": 100 + step}) == checkpoints.last
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["step_000003", "step_000004"]
-    assert read_facts(tmp_path)["at"] == 3
+    assert read_facts(tmp_path)["samples"] == 103
 
 
 def test_what_a_killed_job_left_is_cleared_away(run, tmp_path):
     runner = tiny_runner()
     for name in (".step_000001.part", ".step_000002.old", ".step_000000.part"):
         shutil.copytree(run, run.with_name(name))
-    Checkpoints(run.parents[1], 1, Transport()).save(runner, {})
+    Checkpoints(run.parents[1], 1, Transport()).save(runner, FACTS)
     # The newest by number is not of this job, which began anew; what it has just written stays all the same.
     assert sorted(path.name for path in run.parent.iterdir()) == ["step_000000"]
 
@@ -195,14 +278,16 @@ def test_what_a_killed_job_left_is_cleared_away(run, tmp_path):
 def test_the_same_step_is_written_anew(run):
     runner = tiny_runner(seed=5)
     runner.step_number = 3
-    Checkpoints(run.parents[1], 1, Transport()).save(runner, {"anew": True})
+    Checkpoints(run.parents[1], 1, Transport()).save(runner, {**FACTS, "seed": 9})
     assert [path.name for path in run.parent.iterdir()] == ["step_000003"]
-    assert read_facts(run)["anew"]
+    assert read_facts(run)["seed"] == 9
 
 
 def test_facts_must_be_json(tmp_path):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        Checkpoints(tmp_path, 1, Transport()).save(tiny_runner(), {"loss": float("nan")})
+    with pytest.raises(ValueError, match="finite number"):
+        Checkpoints(tmp_path, 1, Transport()).save(tiny_runner(), {**FACTS, "loss_scale": [float("nan"), 0]})
+    with pytest.raises(ValueError, match="samples"):
+        Checkpoints(tmp_path, 1, Transport()).save(tiny_runner(), {"seed": 1})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -62,7 +62,8 @@ def test_another_layout_goes_on_with_the_same_losses(out, workers):
 def test_facts_and_counters_come_back(out):
     facts = seen(out, 4)
     layout = {"schedule": "transpose(vision) >> 1f1b(llm)", "ranks": 4, "data_parallel": 1, "tensor_parallel": 1}
-    assert facts["restored"] == {"seed": 7, "step": 3, "updates": 3, **layout}
+    own = {"seed": 7, "samples": 24, "loss_scale": [1.0, 0]}
+    assert facts["restored"] == {**own, "step": 3, "updates": 3, **layout}
     assert facts["steps"] == [3, 3]
 
 

@@ -8,12 +8,12 @@ from training_config import LINES, write_config
 
 from hyperparallel.cost.memory_bytes import peak_of
 from hyperparallel.cost.memory_stage import LayerBytes
-from hyperparallel.errors import DryRunError, ScheduleError
+from hyperparallel.errors import DryRunError, PlanError, ScheduleError
 from hyperparallel.training import live_memory
 from hyperparallel.training.build import build_layers, column_specs
 from hyperparallel.training.config import load_config
 from hyperparallel.training.memory_profile import predict, probes
-from hyperparallel.training.planning import plan_job
+from hyperparallel.training.planning import hand_over, plan_job
 
 FILL = "schedule='transpose(vision, owner=balanced, place=fill) >> 1f1b(llm)'"
 WARMUP = "schedule='transpose(vision) >> 1f1b(llm)'"
@@ -114,3 +114,30 @@ def test_encodes_of_the_command_line_stand_for_the_limit_of_the_file(measuring, 
     config, layers = config_of(tmp_path, FILL, "planner.memory_limit=1 KB")
     certificate = plan_job(config, layers, {"live_limit": 3}).certificate
     assert max(certificate.held) <= 3 and measuring == []
+
+
+def test_a_plan_of_a_file_is_held_to_the_limits(measuring, tmp_path, monkeypatch):
+    config, layers = config_of(tmp_path, FILL)
+    planned = plan_job(config, layers)
+    (file,) = hand_over(planned, tmp_path)
+    most, held = peak(config, planned.plan, layers), max(planned.certificate.held)
+    for limit in (f"{most} B", f"{held} encodes"):
+        assert plan_job(config_of(tmp_path, FILL, file, f"planner.memory_limit={limit}")[0], layers) == planned
+    for limit, said in ((f"{most - 1} B", f"holds {most:,} bytes"), (f"{held - 1} encodes", f"holds {held} encodes")):
+        limited, _ = config_of(tmp_path, FILL, file, f"planner.memory_limit={limit}")
+        with pytest.raises(PlanError, match=f"plan.json: rank . {said}"):
+            plan_job(limited, layers)
+    monkeypatch.setenv("MS_ROLE", "MS_WORKER")
+    measuring.clear()
+    assert plan_job(config_of(tmp_path, FILL, file, f"planner.memory_limit={most - 1} B")[0], layers) == planned
+    assert measuring == []
+
+
+def test_a_plan_of_a_file_has_the_times_of_the_costs_of_now(measuring, tmp_path):
+    config, layers = config_of(tmp_path, FILL)
+    planned = plan_job(config, layers)
+    (file,) = hand_over(planned, tmp_path)
+    slower, _ = config_of(tmp_path, FILL, file, "cost.gflops=5", "cost.message_ms=0")
+    faster, _ = config_of(tmp_path, FILL, file, "cost.gflops=10", "cost.message_ms=0")
+    times = [plan_job(one, layers).certificate.step_time for one in (slower, faster)]
+    assert times[0] == pytest.approx(2 * times[1]) and planned.certificate.step_time not in times
