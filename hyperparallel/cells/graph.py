@@ -138,11 +138,15 @@ class GraphRunner(RankGraph):
 
     def evaluate(self, batch: Sequence[MicroBatch]) -> StepResult:
         """Run the forwards only; nothing is kept or changed."""
-        if self._forward_only is None:
+        is_new = self._forward_only is None
+        if is_new:
             self._forward_only = self.build("Forward", forwards_only(self.program), trains=False)
         cell, source = self._forward_only
         cell.set_train(False)
-        packed, _ = cell(*self.inputs(batch, None, source))
+        inputs = self.inputs(batch, None, source)
+        if is_new:
+            check_graph(self.plan, cell, inputs, self.chains, trains=False)
+        packed, _ = cell(*inputs)
         cell.set_train(True)
         return summarise(packed.asnumpy(), self.layers[-1].metrics, 0.0)
 

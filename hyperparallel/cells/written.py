@@ -126,7 +126,9 @@ def check_norms(plan: Plan, layers: Sequence[nn.Cell]) -> None:
         raise _error(plan, names, _AGAIN)
 
 
-def check_graph(plan: Plan, cell: nn.Cell, inputs: Sequence[Tensor], layers: Sequence[nn.Cell]) -> None:
+def check_graph(
+    plan: Plan, cell: nn.Cell, inputs: Sequence[Tensor], layers: Sequence[nn.Cell], *, trains: bool = True
+) -> None:
     """Compile the step of a rank and refuse it if a forward in it writes a parameter.
 
     A compiled graph runs such forwards once more for the backward, so the result is never that of one process.
@@ -136,15 +138,16 @@ def check_graph(plan: Plan, cell: nn.Cell, inputs: Sequence[Tensor], layers: Seq
         cell: the step, which updates each trained parameter once.
         inputs: its arguments.
         layers: the Cells that it calls.
+        trains: False for a step of forwards only, which updates nothing.
 
     Raises:
         ModelError: names the parameters.
     """
     own = {parameter.name: parameter for layer in layers for parameter in layer.get_parameters()}
     counts = written_by_graph(cell, inputs)
-    names = [name for name, count in counts.items() if name in own and count > own[name].requires_grad]
+    names = [name for name, count in counts.items() if name in own and count > (trains and own[name].requires_grad)]
     if names:
-        raise _error(plan, names, _AGAIN)
+        raise _error(plan, names, _AGAIN if trains else _EVALUATION)
 
 
 def written_by_graph(cell: nn.Cell, inputs: Sequence[Tensor]) -> dict[str, int]:

@@ -65,6 +65,15 @@ class Counter(nn.Cell):
         return self.dense(x_BD)
 
 
+class EvalCounter(Counter):
+    """A projection that counts its forwards of evaluation only."""
+
+    def construct(self, x_BD):
+        if not self.training:
+            ops.assign_add(self.count, Tensor(1, ms.int32))
+        return self.dense(x_BD)
+
+
 class Groups(nn.Cell):
     """A projection and GroupNorm, which writes nothing."""
 

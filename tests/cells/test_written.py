@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cells_writers import Average, Codebook, Counter, Groups, Norm, writer_batch, writer_layers
+from cells_writers import Average, Codebook, Counter, EvalCounter, Groups, Norm, writer_batch, writer_layers
 from mindspore import Tensor
 
 from hyperparallel import Runner, derive, model_spec
@@ -102,8 +102,9 @@ def test_an_order_that_differs_from_step_to_step_is_refused_when_it_comes():
         writes.check_order((1, 0, 2, 3))
 
 
-def test_evaluation_changes_nothing():
-    runner = runner_of(Counter)
+@pytest.mark.parametrize("kind", [Counter, EvalCounter])
+def test_evaluation_changes_nothing(kind):
+    runner = runner_of(kind)
     with pytest.raises(ModelError, match="writes enc.a.count.*evaluation would change the model"):
         runner.evaluate(writer_batch())
 
@@ -128,7 +129,14 @@ def test_a_graph_whose_forwards_write_is_refused_before_its_first_step():
     set_context(mode=GRAPH_MODE)
     columns = {"x": TensorSpec((6, 4)), "y": TensorSpec((6, 1))}
     try:
-        for kind, trainable in ((Norm, True), (Average, True), (Codebook, True), (Norm, False), (Groups, True)):
+        for kind, trainable in (
+            (Norm, True),
+            (Average, True),
+            (Codebook, True),
+            (Norm, False),
+            (Groups, True),
+            (EvalCounter, True),
+        ):
             layers = writer_layers(kind, trainable)
             plan = derive(INLINE, model_spec(layers), 1, 4)
             if kind is Norm and trainable:
@@ -137,8 +145,13 @@ def test_a_graph_whose_forwards_write_is_refused_before_its_first_step():
                 continue
             runner = GraphRunner(plan, layers, columns)
             before = runner.parameters()
-            if kind is Groups or not trainable:
+            if kind in (Groups, EvalCounter) or not trainable:
                 runner.step(writer_batch())
+                if kind is EvalCounter:
+                    with pytest.raises(ModelError, match="writes enc.a.count.*evaluation would change the model"):
+                        runner.evaluate(writer_batch())
+                else:
+                    runner.evaluate(writer_batch())
                 continue
             with pytest.raises(ModelError, match="a forward writes enc.a.*a compiled step may run a forward again"):
                 runner.step(writer_batch())
