@@ -1,4 +1,8 @@
-"""Paths that a user writes, in a file or on the command line."""
+"""Paths that a user writes, in a file or on the command line.
+
+Whether there is such a file or folder is asked of `os.path`: pathlib's questions raise where a name is too long or a
+folder may not be looked into.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -77,12 +78,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_out(out: Path, force: bool) -> None:
     """Refuse a place that cannot be meant."""
-    if out.is_symlink() or (out.exists() and not out.is_file()):
+    if os.path.islink(out) or (os.path.exists(out) and not os.path.isfile(out)):
         # Renaming onto /dev/null would put a file in the place of the device.
-        raise CheckpointError(f"{out} is {'a folder' if out.is_dir() else 'no regular file'}; give the name of a file")
-    if out.exists() and not force:
+        raise CheckpointError(
+            f"{out} is {'a folder' if os.path.isdir(out) else 'no regular file'}; give the name of a file"
+        )
+    if os.path.exists(out) and not force:
         raise CheckpointError(f"{out} exists; give another name, or --force to replace it")
-    if not out.absolute().parent.is_dir():
+    if not os.path.isdir(out.absolute().parent):
         raise CheckpointError(f"{out.parent} is not a folder; make it first")
 
 
@@ -96,4 +99,5 @@ def _write(out: Path, tensors: dict, metadata: dict[str, str]) -> None:
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{out} cannot be written ({error}); give a place with room") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # it may not be there, nor could it be
+            part.unlink()

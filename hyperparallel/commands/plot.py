@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _metrics_of(folder: Path) -> Path:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise HyperParallelError(f"{folder} is not a folder; give the run folder that hyperparallel train printed")
     path = folder / METRICS
-    if not path.is_file():
+    if not os.path.isfile(path):
         inside = sorted(one.parent for one in folder.glob(f"*/{METRICS}"))
         hint = f"did you mean {inside[-1]}?" if inside else "give the run folder that hyperparallel train printed"
         raise HyperParallelError(f"{folder} has no {METRICS}; {hint}")

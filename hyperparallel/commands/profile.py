@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from hyperparallel.commands.arguments import UsageError
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         _work(config)
         return 0
     out = Path(args.out)
-    if not out.parent.is_dir():
+    if not os.path.isdir(out.parent):
         raise ConfigError(f"--out {args.out}: there is no folder {out.parent}; make it or give another place")
     from hyperparallel.training.runners import check
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -134,7 +135,7 @@ class Files:
         self.config, self.tokens_per_image, self.split = config, tokens_per_image, split
         self._lines = _line_file(Path(path), *_stamp(path))
         self.folder = Path(path).parent if config.images is None else Path(config.images)
-        if not self.folder.is_dir():
+        if not os.path.isdir(self.folder):
             raise DataError(f"images = {config.images!r} is not a folder; give the one that holds the images")
         self.skipped: dict[str, str] = {}
         """Lines that could not be used, among those met so far: their place and the reason."""

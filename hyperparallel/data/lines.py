@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from array import array
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class LineFile:
         self.path = path
         self._starts, self._numbers, self._sums = array("q"), array("q"), array("I")
         at = 0
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a device may have no end, a pipe is read once
+        # A device may have no end, and a pipe is read once.
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             raise DataError(f"{path}: is no regular file; give a file of JSON lines")
         try:
             with path.open("rb") as file:

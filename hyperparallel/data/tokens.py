@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -110,7 +110,7 @@ def load_tokens(tokenizer: str, names: TokenNames, images: bool = True) -> Token
 
 def _from_file(path: str) -> tuple[Callable[[str], list[int]], Callable[[str], int | None], list[str], int]:
     """Read a tokenizer.json; return its encoder, its look-up, its special tokens and its size."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise DataError(f"tokenizer = {path!r} is not a file; give {WORDS!r} or the path of a tokenizer.json")
     try:
         from tokenizers import Tokenizer

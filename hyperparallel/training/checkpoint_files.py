@@ -45,7 +45,7 @@ def step_name(step: int) -> str:
 
 def by_step(folder: Path) -> list[Path]:
     """List what is named like a checkpoint in a folder, newest first; a folder that is not there has none."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return []
     found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step_")), reverse=True)
@@ -64,15 +64,19 @@ def find_checkpoint(path: str | Path) -> Path:
         The folder of the checkpoint.
     """
     path = Path(path)
-    if not path.is_dir():
-        reason = "is a file" if path.exists() else "does not exist"
+    if not os.path.isdir(path):
+        reason = "is a file" if os.path.exists(path) else "does not exist"
         raise CheckpointError(f"{path} {reason}; give a run folder, or the folder of one of its checkpoints")
-    if (path / INDEX).exists() or _NAME.fullmatch(path.name) or path.name.endswith(".part"):
+    if os.path.exists(path / INDEX) or _NAME.fullmatch(path.name) or path.name.endswith(".part"):
         read_index(path)
         return path
     folder = path if path.name == FOLDER else path / FOLDER
     problems = []
-    for one in by_step(folder):
+    try:
+        newest_first = by_step(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read ({error.strerror}); give a run folder that can") from None
+    for one in newest_first:
         try:
             read_index(one)
             return one
@@ -80,7 +84,7 @@ def find_checkpoint(path: str | Path) -> Path:
             problems.append(str(error))
     if problems:
         raise CheckpointError(f"{path} has no complete checkpoint; of the newest: {problems[0]}")
-    unfinished = sorted(folder.glob(".step_*")) if folder.is_dir() else []
+    unfinished = sorted(folder.glob(".step_*")) if os.path.isdir(folder) else []
     more = f"; {unfinished[-1].name} was being written when its job ended, and is never read" if unfinished else ""
     raise CheckpointError(
         f"{path} has no checkpoint (folders step_N in {folder}){more}; give a run folder that has one, or set "

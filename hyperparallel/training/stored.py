@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -32,7 +33,7 @@ class Stored:
         self.index: Index | None = None
         self._files: dict[str, Any] = {}
         self._closing = ExitStack()
-        if path.is_file():
+        if os.path.isfile(path):
             self._folder = path.parent
             opened = self._open(path.name)
             self._entries = {
@@ -119,7 +120,7 @@ def find_weights(path: str | Path) -> Path:
         The file, or the folder of a checkpoint.
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return find_checkpoint(path)
     with Stored(path):
         return path

@@ -5,6 +5,7 @@ import sys
 import types
 
 import pytest
+from test_export import write_checkpoint
 
 from hyperparallel import HyperParallelError, commands
 from hyperparallel.cli import main
@@ -104,3 +105,33 @@ def test_a_reader_that_goes_away_is_no_error():
     command.stdout.close()
     assert command.stderr.read() == b""
     assert command.wait(timeout=60) == 141
+
+
+LONG = "x" * 5000
+PLANNED = [*PLAN[:2], "transpose(vision, owner=balanced) >> 1f1b(llm)", "--ranks", "2", "--micro-batches", "2"]
+COST = ["--cost", "vision=1/1,llm=4/8"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["plan", f"{LONG}.yaml"],
+        *([*PLANNED, *COST, option, f"{LONG}{end}"] for option, end in (("--out", ".json"), ("--trace", ".json"))),
+        [*PLANNED, "--cost", f"vision=@{LONG},llm=4/8"],
+        ["plan", "--scenario", LONG],
+        ["check", LONG, "--ranks", "2", "--micro-batches", "2"],
+        ["plot", LONG],
+        ["plot", ".", "--out", f"{LONG}.png"],
+        ["export", LONG, "out.safetensors"],
+        ["export", "run", f"{LONG}.safetensors"],
+        ["export", "run", f"{LONG}/out.safetensors"],
+        ["export", "run", LONG, "--force"],
+    ],
+)
+def test_a_name_that_is_too_long_is_no_file(capsys, tmp_path, monkeypatch, argv):
+    """The system refuses even the question whether there is such a file."""
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "run")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n')
+    assert main(argv) == 2
+    assert capsys.readouterr().err.startswith("hyperparallel: ")

@@ -159,3 +159,11 @@ def test_what_has_no_end_is_refused_at_once(tmp_path, name):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="is no regular file; give a file of JSON lines"):
         LineFile(tmp_path / name)
+
+
+def test_a_name_that_is_too_long_is_no_file(tmp_path):
+    """The system refuses even the question whether there is such a file."""
+    with pytest.raises(DataError, match="cannot be read .File name too long.; give a file of JSON lines"):
+        LineFile(tmp_path / ("x" * 5000))
+    with pytest.raises(DataError, match="is not a file; give 'words' or the path of a tokenizer.json"):
+        load_tokens("x" * 5000, TokenNames())

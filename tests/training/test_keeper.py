@@ -89,8 +89,9 @@ def test_what_cannot_go_on_is_found_before_a_rank_starts(whole, tmp_path, overri
 
 def test_a_run_that_is_not_there_is_found_before_a_rank_starts(tmp_path):
     for key in ("resume", "init_from"):
-        with pytest.raises(CheckpointError, match="nowhere"):
-            check_start(load_config(write_config(tmp_path), [f"{key}={tmp_path / 'nowhere'}"]))
+        for name in ("nowhere", "nowhere" * 1000):
+            with pytest.raises(CheckpointError, match="nowhere"):
+                check_start(load_config(write_config(tmp_path), [f"{key}={tmp_path / name}"]))
 
 
 def test_a_loss_that_is_no_number_stops_with_step_and_last_checkpoint(tmp_path):
