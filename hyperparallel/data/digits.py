@@ -6,7 +6,7 @@ Shape letters: N images · S side of an image in pixels · T tokens of one text.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -149,6 +149,11 @@ class Digits:
     def distinct(self, count: int) -> range:
         """Number the first `count` samples: each is a draw of its own, and there is no last one."""
         return range(count)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the stream of samples follows from, as JSON holds it."""
+        return self.config.model_dump(mode="json")
 
     def pool(self) -> np.ndarray:
         """Give the numbers of the bundled images that this split draws from."""
