@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from hyperparallel.limits import MAX_NUMBER, MAX_WORKERS, Seed
 from hyperparallel.schema import Items, Strict
@@ -24,6 +24,9 @@ class Facts(Strict):
     seed: Seed
     samples: _Count = Field(description="of the data, that the job has taken")
     loss_scale: Annotated[tuple[_Scale, _Count], Field(strict=False)] = Field(description="see `LossScale.state`")
+    data: dict[str, JsonValue] | None = Field(
+        None, min_length=1, max_length=64, description="see `data_facts`; None where an earlier version wrote it"
+    )
 
 
 class Cut(Strict):

@@ -31,7 +31,7 @@ def check_start(config: Config) -> None:
     if config.resume is not None:
         facts = read_facts(config.resume)
         _check_facts(config, facts, data_facts(config))
-        if "data" not in facts:
+        if facts["data"] is None:
             _logger.warning(
                 f"resume = {config.resume!r} is of an earlier version, which did not note its data: whether section "
                 "data is still the one that it was trained on is not checked"
@@ -55,7 +55,7 @@ def _check_facts(config: Config, facts: dict[str, Any], data: dict[str, Any]) ->
             f"run.trace_step = {traced} is before step {facts['step']}, the first after resume = {config.resume!r}; "
             f"give one from {facts['step']} to {config.training.steps - 1}"
         )
-    if "data" in facts:
+    if facts["data"] is not None:
         _check_data(config.resume, facts["data"], data)
 
 
