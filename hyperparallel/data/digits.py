@@ -6,7 +6,7 @@ Shape letters: N images · S side of an image in pixels · T tokens of one text.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -145,6 +145,11 @@ class Digits:
         spoken = max(count, 1)
         tokens = 1 + count * self.tokens_per_image + 1 + spoken + 1
         return SampleInfo(images=count, tokens=tokens, targets=spoken + 1)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the stream of samples follows from, as JSON holds it."""
+        return self.config.model_dump(mode="json")
 
     def pool(self) -> np.ndarray:
         """Give the numbers of the bundled images that this split draws from."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import zlib
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
@@ -28,6 +29,7 @@ from hyperparallel.schema import Items, Strict
 TEXTS_KEPT = 512
 """Lines whose ids are kept, since a step asks for sizes, texts and images of the same lines."""
 
+_DECIDING = {"source", "image_size", "channels", "mean", "std", "resize", "tokens", "shuffle", "seed"}
 _UNKNOWN, _GOOD, _BAD = range(3)
 """What is known of a line."""
 
@@ -158,6 +160,21 @@ class Files:
     def digest(self) -> int:
         """A check sum of all lines."""
         return self._lines.digest
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the stream of samples follows from, as JSON holds it, and `file`, where it was.
+
+        Not the content of images, and not the limits, as a higher one lets a job go on from a line that it stopped at.
+        """
+        known = self.config.tokenizer == WORDS
+        return {
+            **self.config.model_dump(mode="json", include=_DECIDING),
+            "tokenizer": WORDS if known else zlib.crc32(Path(self.config.tokenizer).read_bytes()),
+            "file": str(self._lines.path),
+            "lines": len(self),
+            "digest": self.digest,
+        }
 
     def skipped_before(self, index: int) -> frozenset[str]:
         """Name the lines that were skipped on the way to sample `index`, of the samples that were asked for."""

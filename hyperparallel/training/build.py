@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +74,15 @@ def build_feed(config: Config, split: str, replica: int = 0, first_sample: int =
         room,
         first_sample,
     )
+
+
+def data_facts(config: Config) -> dict[str, Any]:
+    """Say what the training samples follow from, as JSON holds it.
+
+    Raises:
+        DataError: files are missing.
+    """
+    return build_feed(config, "train").source.facts
 
 
 def replicas_fed(config: Config) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hyperparallel.cells.annotate_runner import AnnotateRunner
 from hyperparallel.errors import CheckpointError, TrainingError
+from hyperparallel.training.build import data_facts
 from hyperparallel.training.checkpoint import Checkpoints, find_checkpoint, load_weights, restore
 from hyperparallel.training.checkpoint_files import read_facts
 from hyperparallel.training.config import Config
@@ -27,10 +29,16 @@ def check_start(config: Config) -> None:
     if config.init_from is not None:
         find_weights(config.init_from)
     if config.resume is not None:
-        _check_facts(config, read_facts(config.resume))
+        facts = read_facts(config.resume)
+        _check_facts(config, facts, data_facts(config))
+        if "data" not in facts:
+            _logger.warning(
+                f"resume = {config.resume!r} is of an earlier version, which did not note its data: whether section "
+                "data is still the one that it was trained on is not checked"
+            )
 
 
-def _check_facts(config: Config, facts: dict[str, Any]) -> None:
+def _check_facts(config: Config, facts: dict[str, Any], data: dict[str, Any]) -> None:
     if facts["step"] >= config.training.steps:
         raise CheckpointError(
             f"resume = {config.resume!r} has done {facts['step']} steps, and training.steps is "
@@ -41,6 +49,30 @@ def _check_facts(config: Config, facts: dict[str, Any]) -> None:
             f"resume = {config.resume!r} was made with training.seed = {facts['seed']}, now it is "
             f"{config.training.seed}; set it to {facts['seed']}, as dropout goes on from it"
         )
+    traced = config.run.trace_step
+    if traced is not None and traced < facts["step"]:
+        raise CheckpointError(
+            f"run.trace_step = {traced} is before step {facts['step']}, the first after resume = {config.resume!r}; "
+            f"give one from {facts['step']} to {config.training.steps - 1}"
+        )
+    if "data" in facts:
+        _check_data(config.resume, facts["data"], data)
+
+
+def _check_data(resume: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on in another stream of samples than the one that a checkpoint has a place in."""
+    for key in (*before, *now):
+        if key != "file" and before.get(key) != now.get(key):
+            raise CheckpointError(
+                f"resume = {resume!r} was trained on {_say_fact(key, before)}, now it is {_say_fact(key, now)}; go on "
+                f"with the data that it has a place in, or begin anew with its weights: init_from={resume}"
+            )
+
+
+def _say_fact(key: str, data: Mapping[str, Any]) -> str:
+    if key in ("lines", "digest") and "file" in data:
+        return f"{data['file']!s:.200} ({data.get('lines')!s:.20} lines, digest {data.get('digest')!s:.20})"
+    return f"data.{key:.100} = {data.get(key)!r:.200}{' (a check sum)' if key == 'tokenizer' else ''}"
 
 
 class Keeper:
@@ -58,6 +90,7 @@ class Keeper:
     def __init__(self, config: Config, runner: AnyRunner, folder: Path | None):
         self.config, self.runner = config, runner
         self.first_step, self.first_sample = 0, 0
+        self._data = data_facts(config)
         before: Path | None = None  # the checkpoint that the run goes on from
         # MindSpore's pipeline engine (annotate) has its own way to keep parameters.
         self.keeps = not isinstance(runner, AnnotateRunner)
@@ -76,7 +109,7 @@ class Keeper:
     def _resume(self, path: str) -> Path:
         found = find_checkpoint(path)
         facts = restore(path, self.runner)
-        _check_facts(self.config, facts)
+        _check_facts(self.config, facts, self._data)
         self.runner.scale.restore(*facts["loss_scale"])
         self.first_step = facts["step"]
         # With another batch size the data go on where they were, at a step that counts other samples.
@@ -105,6 +138,7 @@ class Keeper:
         return {
             "seed": training.seed,  # all randomness follows from it and the step: dropout is computed from keys
             "samples": self.first_sample + steps * training.batch_size,
+            "data": self._data,
             "loss_scale": list(self.runner.scale.state()),
         }
 

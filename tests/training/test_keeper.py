@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors.numpy import load_file
 from training_config import write_config
 
 from hyperparallel import Transport
+from hyperparallel.data.example import write_example
 from hyperparallel.errors import CheckpointError, TrainingError
 from hyperparallel.training.config import load_config
 from hyperparallel.training.keeper import check_start
@@ -78,6 +80,13 @@ def test_weights_of_another_run_begin_at_step_0(whole, tmp_path):
     [
         (["training.steps=2"], ("has done 4 steps", "raise training.steps")),
         (["training.seed=3", "training.steps=9"], ("training.seed = 0, now it is 3", "set it to 0")),
+        (
+            ["run.trace_step=3", "training.steps=9"],
+            ("run.trace_step = 3 is before step 4, the first after resume", "give one from 4 to 8"),
+        ),
+        (["data.seed=3", "training.steps=9"], ("data.seed = 0, now it is data.seed = 3", "weights: init_from=")),
+        (["data.max_images=0", "training.steps=9"], ("data.max_images = 1, now it is data.max_images = 0",)),
+        (["data.held_out=0.3", "training.steps=9"], ("data.held_out = 0.2, now it is data.held_out = 0.3",)),
     ],
 )
 def test_what_cannot_go_on_is_found_before_a_rank_starts(whole, tmp_path, overrides, said):
@@ -85,6 +94,79 @@ def test_what_cannot_go_on_is_found_before_a_rank_starts(whole, tmp_path, overri
     with pytest.raises(CheckpointError) as error:
         check_start(config)
     assert all(words in str(error.value) for words in said), str(error.value)
+
+
+@pytest.fixture(scope="module")
+def from_files(tmp_path_factory):
+    """A run of two steps on a folder of lines, and the section `data` that it had."""
+    folder = tmp_path_factory.mktemp("files")
+    write_example(folder / "lines", train=12, held_out=4, max_images=1)
+    data = f"data={{source: files, path: {folder}/lines/train.jsonl, image_size: 8, channels: 1, max_images: 1}}"
+    lines, _ = run(folder / "run", data, "training.steps=2", "data.mean=[0.25]")
+    return folder, data, lines
+
+
+def resumed(folder, from_files, *overrides):
+    run_folder, data, _ = from_files
+    return load_config(
+        write_config(folder), ["parallel.ranks=1", data, "data.mean=[0.25]", f"resume={run_folder}/run", *overrides]
+    )
+
+
+def test_a_run_goes_on_with_the_same_lines_in_another_place(tmp_path, from_files):
+    shutil.copytree(from_files[0] / "lines", tmp_path / "moved")
+    for overrides in ([], [f"data.path={tmp_path}/moved/train.jsonl", "data.on_error=skip", "data.max_images=2"]):
+        sizes = ["training.steps=4", "training.batch_size=4", "model.llm.max_length=16"]
+        check_start(resumed(tmp_path, from_files, *sizes, *overrides))
+
+
+OTHER_DATA = {
+    "seed": (["data.seed=1"], "data.seed = 0, now it is data.seed = 1"),
+    "order": (["data.shuffle=false"], "data.shuffle = True, now it is data.shuffle = False"),
+    "pixels": (["data.mean=[0.5]"], "data.mean = [0.25], now it is data.mean = [0.5]"),
+    "source": (["data={max_images: 1}"], "data.source = 'files', now it is data.source = 'digits'"),
+    "tokens": (["data.tokens={bos: null}"], "data.tokens = {'pad': '<pad>', 'bos': '<bos>'"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "said"), OTHER_DATA.values(), ids=OTHER_DATA)
+def test_other_data_are_refused(tmp_path, from_files, overrides, said):
+    with pytest.raises(CheckpointError) as error:
+        check_start(resumed(tmp_path, from_files, "training.steps=4", *overrides))
+    assert said in str(error.value) and f"init_from={from_files[0]}/run" in str(error.value)
+
+
+@pytest.mark.parametrize("change", ["more", "fewer", "another"])
+def test_other_lines_are_refused(tmp_path, from_files, change):
+    folder = from_files[0] / "lines"
+    lines = (folder / "train.jsonl").read_text().splitlines(keepends=True)
+    text = {"more": [*lines, lines[0]], "fewer": lines[:-1], "another": [*lines[:-1], lines[0]]}[change]
+    (tmp_path / "train.jsonl").write_text("".join(text))
+    config = resumed(
+        tmp_path, from_files, "training.steps=4", f"data.path={tmp_path}/train.jsonl", f"data.images={folder}"
+    )
+    with pytest.raises(CheckpointError) as error:
+        check_start(config)
+    assert f"{folder}/train.jsonl (12 lines, digest" in str(error.value)
+    assert f"now it is {tmp_path}/train.jsonl ({len(text)} lines, digest" in str(error.value)
+
+
+def test_a_rank_refuses_other_data_too(whole, tmp_path):
+    with pytest.raises(CheckpointError, match="data.seed = 0, now it is data.seed = 1"):
+        run(tmp_path / "more", f"resume={whole[0]}", "training.steps=6", "data.seed=1")
+
+
+def test_a_checkpoint_without_its_data_goes_on_with_a_warning(whole, tmp_path, caplog):
+    shutil.copytree(whole[0], tmp_path / "old")
+    for path in (tmp_path / "old").glob("checkpoints/*/checkpoint.json"):
+        values = json.loads(path.read_text())
+        del values["facts"]["data"]
+        path.write_text(json.dumps(values))
+    overrides = [f"resume={tmp_path}/old", "training.steps=6", "data.seed=1", "model.llm.dropout=0.1"]
+    with caplog.at_level(logging.WARNING):
+        check_start(load_config(write_config(tmp_path), overrides))
+    assert "did not note its data" in caplog.text
+    assert len(run(tmp_path / "more", *overrides)[0]) == 2
 
 
 def test_a_run_that_is_not_there_is_found_before_a_rank_starts(tmp_path):
