@@ -15,8 +15,11 @@ MAX_RANKS = 4096
 MAX_WORKERS = 4096
 """Workers of a job, P x D x T."""
 
-MAX_CELLS = 4_000_000
-"""Slabs x micro-batches of a plan or a table."""
+MAX_CELLS = 500_000
+"""Slabs x micro-batches of a plan or a table: about a minute and a gigabyte."""
+
+MAX_PLANNING_S = 600
+"""Seconds that the planner is expected to take at most, whatever limit it is given."""
 
 MAX_BATCH = 65_536
 """Samples of a step over all replicas."""

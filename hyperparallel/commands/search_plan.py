@@ -11,10 +11,19 @@ from typing import Any
 from tqdm import tqdm
 
 from hyperparallel.algebra.expression import did_you_mean
-from hyperparallel.commands.arguments import UsageError, check_size, option_name, require, whole_number
+from hyperparallel.commands.arguments import UsageError, option_name, require, whole_number
 from hyperparallel.cost.device import Device, load_device
 from hyperparallel.cost.presets import load_model
-from hyperparallel.limits import MAX_BATCH, MAX_IMAGES, MAX_LAYERS, MAX_SIDE, MAX_TOKENS, MAX_WORKERS
+from hyperparallel.limits import (
+    MAX_BATCH,
+    MAX_CELLS,
+    MAX_IMAGES,
+    MAX_LAYERS,
+    MAX_SIDE,
+    MAX_TOKENS,
+    MAX_WORKERS,
+    size_problem,
+)
 from hyperparallel.planner.candidates import DEFAULT, SKELETONS, Layout, layouts
 from hyperparallel.planner.choose import BEST, Found, choose
 from hyperparallel.planner.explain import explain
@@ -93,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
         job, tried, device = _from_config(args)
     else:
         job, tried, device = _from_shapes(args)
+    tried = _plannable(tried)
     if device is not None and limit == (None, None):
         limit = MemoryLimit(None, device.memory_bytes)
     # What the runners here gain nothing from is not chosen for them.
@@ -190,9 +200,19 @@ def _from_config(args: argparse.Namespace) -> tuple[Job, list[Layout], Device | 
     from hyperparallel.training.search import config_job
 
     job, tried, device = config_job(args.config, args.overrides, args.devices)
-    for layout in tried:
-        check_size(layout.ranks, layout.micro_batches)
     return job, tried, device
+
+
+def _plannable(tried: list[Layout]) -> list[Layout]:
+    """Leave out layouts whose plans would only fill the memory."""
+    problems = [size_problem(one.ranks, one.micro_batches, 1, ("P", "M")) for one in tried]
+    kept = [one for one, problem in zip(tried, problems, strict=True) if problem is None]
+    if not kept:
+        raise UsageError(f"no layout is small enough to plan: {problems[0]}")
+    if len(kept) < len(tried):
+        left = len(tried) - len(kept)
+        print(f"hyperparallel: {left} layouts with more than {MAX_CELLS} cells P x M are left out", file=sys.stderr)
+    return kept
 
 
 def _skeletons(text: str | None) -> list[str]:

@@ -6,6 +6,7 @@ kind of plan as ever: static, checked by `validate`, run by every runner.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,12 +18,17 @@ from hyperparallel.algebra.program import SEND_B, SEND_F, Action, B, F, I, W
 from hyperparallel.algebra.regions import Encodes, fill_parts, needs_planner
 from hyperparallel.cost.timeline import play
 from hyperparallel.cost.weights import Costs
+from hyperparallel.limits import MAX_PLANNING_S
 from hyperparallel.planner.fill import fill
 from hyperparallel.planner.live import most_waiting, peak_live
 from hyperparallel.planner.owners import balance
 from hyperparallel.planner.play import Graph
 from hyperparallel.planner.play import play as play_rows
-from hyperparallel.planner.problem import Encode, Filling, Problem, Rows, Task
+from hyperparallel.planner.problem import Encode, Filling, LimitError, Problem, Rows, Task
+
+_PLAY_S = 4.5e-7  # seconds that an action takes when a plan is played once; measured on a server core
+_LONG_S = 20  # seconds after which one wants to know
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ def plan_line(
 
     Raises:
         ScheduleError: the line does not fit the model, or no plan keeps the limit on live encodes.
+        LimitError: planning would take more than MAX_PLANNING_S.
 
     Returns:
         The validated plan; never slower than the same line with `owner=roundrobin, place=warmup`.
@@ -126,6 +133,7 @@ def plan_line(
     derive(schedule, model, ranks, micro_batches, Encodes(base.owner or (), base.compute))
     costs = costs_of(base)
     problem = problem_of(base, costs, first.option("owner") == "balanced", settings.live_limit)
+    _check_effort(problem, f"{schedule} with P = {ranks}, M = {micro_batches}", first.option("place") == "warmup")
     if first.option("place") == "warmup":
         filling = balance(problem)
     else:
@@ -138,6 +146,20 @@ def plan_line(
         )
     plan = derive(schedule, model, ranks, micro_batches, encodes_of(base, filling.rows, filling.owners, costs))
     return Planned(validate(plan), certify(problem, filling))
+
+
+def _check_effort(problem: Problem, what: str, by_owner: bool) -> None:
+    """Say beforehand that planning will take long; refuse what would take too long."""
+    encodes = len(problem.encodes)
+    tries = encodes * (2 * problem.ranks if by_owner else 2.4)  # each plays the whole plan
+    expected = tries * (len(problem.tasks) + encodes) * _PLAY_S
+    if expected > MAX_PLANNING_S:
+        raise LimitError(
+            f"planning {what} would take about {expected / 60:.0f} minutes, as every encode is tried in all of it; "
+            f"at most {MAX_PLANNING_S // 60} are supported, so use fewer micro-batches, or leave owner and place away"
+        )
+    if expected > _LONG_S:
+        _logger.warning(f"planning {what} takes about {expected:.0f} s, whatever its limit is")
 
 
 def certify(problem: Problem, filling: Filling) -> Certificate:

@@ -17,7 +17,7 @@ Rows = tuple[tuple[Action, ...], ...]
 
 
 class LimitError(ScheduleError):
-    """A limit on live encodes that no plan keeps; names the smallest one that a plan was found for."""
+    """A limit on live encodes that no plan keeps, or on the planner's time; says what would do."""
 
 
 class Task(NamedTuple):

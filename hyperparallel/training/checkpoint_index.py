@@ -24,9 +24,7 @@ class Facts(Strict):
     seed: Seed
     samples: _Count = Field(description="of the data, that the job has taken")
     loss_scale: Annotated[tuple[_Scale, _Count], Field(strict=False)] = Field(description="see `LossScale.state`")
-    data: dict[str, JsonValue] | None = Field(
-        None, min_length=1, max_length=64, description="see `data_facts`; None where an earlier version wrote it"
-    )
+    data: dict[_Name, JsonValue] | None = Field(None, description="what the samples follow from; None: not noted")
 
 
 class Cut(Strict):
@@ -94,7 +92,10 @@ class Index(Strict):
     def all_facts(self) -> dict[str, Any]:
         """What the job gave, and what every checkpoint says."""
         own = ("step", "updates", "schedule", "ranks", "data_parallel", "tensor_parallel")
-        return {**self.facts.model_dump(mode="json"), **{name: getattr(self, name) for name in own}}
+        facts = self.facts.model_dump(mode="json")
+        if facts["data"] is None:
+            del facts["data"]  # of an earlier version
+        return {**facts, **{name: getattr(self, name) for name in own}}
 
     @model_validator(mode="after")
     def _agrees(self) -> Index:

@@ -31,7 +31,7 @@ def check_start(config: Config) -> None:
     if config.resume is not None:
         facts = read_facts(config.resume)
         _check_facts(config, facts, data_facts(config))
-        if facts["data"] is None:
+        if "data" not in facts:
             _logger.warning(
                 f"resume = {config.resume!r} is of an earlier version, which did not note its data: whether section "
                 "data is still the one that it was trained on is not checked"
@@ -55,7 +55,7 @@ def _check_facts(config: Config, facts: dict[str, Any], data: dict[str, Any]) ->
             f"run.trace_step = {traced} is before step {facts['step']}, the first after resume = {config.resume!r}; "
             f"give one from {facts['step']} to {config.training.steps - 1}"
         )
-    if facts["data"] is not None:
+    if "data" in facts:
         _check_data(config.resume, facts["data"], data)
 
 
@@ -71,8 +71,8 @@ def _check_data(resume: str, before: Mapping[str, Any], now: Mapping[str, Any]) 
 
 def _say_fact(key: str, data: Mapping[str, Any]) -> str:
     if key in ("lines", "digest") and "file" in data:
-        return f"{data['file']} ({data.get('lines')} lines, digest {data.get('digest')})"
-    return f"data.{key} = {data.get(key)!r}{' (a check sum)' if key == 'tokenizer' else ''}"
+        return f"{data['file']!s:.200} ({data.get('lines')!s:.20} lines, digest {data.get('digest')!s:.20})"
+    return f"data.{key:.100} = {data.get(key)!r:.200}{' (a check sum)' if key == 'tokenizer' else ''}"
 
 
 class Keeper:

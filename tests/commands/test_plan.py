@@ -111,10 +111,14 @@ def test_report_fits_the_terminal(capsys, monkeypatch, columns):
         (words(ranks="9" * 50), "--ranks: expected a whole number of at most 4096"),
         (
             words(micro_batches=1000000000),
-            "--micro-batches: expected a whole number of at most 4000000, got '1000000000'",
+            "--micro-batches: expected a whole number of at most 500000, got '1000000000'",
         ),
         (words(micro_batches=-3), "--micro-batches: expected a whole number of at least 1 such as 4, got '-3'"),
-        (words(ranks=4000, micro_batches=80000), "makes 320000000 cells; at most 4000000"),
+        (words(ranks=4000, micro_batches=80000), "makes 320000000 cells; at most 500000"),
+        (
+            words("transpose(vision, owner=balanced) >> 1f1b(llm)", 8, 3000, FROZEN),
+            "planning transpose(vision, owner=balanced) >> 1f1b(llm) with P = 8, M = 3000 would take about 18 minutes",
+        ),
         (words(ranks=5000), "--ranks: expected a whole number of at most 4096, got '5000'"),
         (words("1f1b(llm)*999999999"), "--ranks 4 x 999999999 (of *999999999) makes"),
         (words(TRANSPOSED, 4, 4, FROZEN, "--message", "-1"), "--message: expected a time from 0 to 1e+12 such as 0.5"),

@@ -205,13 +205,17 @@ def _costs_jobs(folder: Path) -> list[Job]:
 
 
 def _checkpoint_jobs(folder: Path) -> list[Job]:
+    from hyperparallel.training.build import data_facts
+    from hyperparallel.training.config import load_config
+
     random_ = np.random.default_rng(0)
     whole = {"embed.weight": (4, 3), "block.matrix": (6, 2), "optimizer.first.embed.weight": (4, 3)}
     arrays = {name: random_.standard_normal(shape).astype(np.float32) for name, shape in whole.items()}
     cut = Shard(0, (4, 2))
     parts = [slice_parameter(arrays["block.matrix"], cut, index, 2) for index in range(2)]
     names = ["worker_00.safetensors", "worker_01.safetensors"]
-    inside = "run/checkpoints/step_000012"
+    inside, config = "run/checkpoints/step_000012", CONFIG.format(line="1f1b(vision+llm)").encode()
+    (folder / "config.yaml").write_bytes(config)
     (folder / inside).mkdir(parents=True)
     write_tensors(folder / inside / names[0], {**arrays, "block.matrix": parts[0]}, {})
     write_tensors(folder / inside / names[1], {"block.matrix": parts[1]}, {})
@@ -227,14 +231,14 @@ def _checkpoint_jobs(folder: Path) -> list[Job]:
         ranks=2,
         data_parallel=1,
         tensor_parallel=2,
-        facts=Facts(seed=0, samples=96, loss_scale=(1.0, 0)),
+        facts=Facts(seed=0, samples=96, loss_scale=(1.0, 0), data=data_facts(load_config(folder / "config.yaml"))),
         tied={"head.weight": "embed.weight"},
         bytes={name: (folder / inside / name).stat().st_size for name in names},
         tensors=entries,
     )
     write_index(folder / inside, index)
     files = {f"{inside}/{name}": (folder / inside / name).read_bytes() for name in (*names, "checkpoint.json")}
-    files["config.yaml"] = CONFIG.format(line="1f1b(vision+llm)").encode()
+    files["config.yaml"] = config
     index, tensors = f"{inside}/checkpoint.json", f"{inside}/{names[0]}"
     # Going on reads tensors only on the ranks.
     changed = {_export: (index, index, index, tensors), _resume: (index,)}

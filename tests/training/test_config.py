@@ -168,8 +168,8 @@ OVERRIDES = {
         ["parallel.ranks 2 x 4000 (of *4000) makes 8000 slabs; at most 4096"],
     ),
     "too many cells": (
-        ["parallel.ranks=4096", "training.micro_batches=1000"],
-        ["parallel.ranks 4096 x training.micro_batches 1000 makes 4096000 cells; at most 4000000"],
+        ["parallel.ranks=4096", "training.micro_batches=123"],
+        ["parallel.ranks 4096 x training.micro_batches 123 makes 503808 cells; at most 500000"],
     ),
     "too deep a model": (["model.llm.depth=1000000000"], ["model.llm.depth = 1000000000", "or equal to 10000"]),
     "too large a model": (
