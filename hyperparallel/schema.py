@@ -52,6 +52,9 @@ def say_problem(name: str, problem: Mapping[str, Any]) -> str:
         return f"{name!r} has no value; give one, or leave the key out"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
+    limit = next((number for key, number in problem.get("ctx", {}).items() if key in ("ge", "gt", "le", "lt")), None)
+    if isinstance(limit, float):  # 1e+38 instead of 39 digits
+        message = f"{message.rpartition(' ')[0]} {limit:g}"
     given = "" if isinstance(value, dict) else f" = {value!r:.100}"
     return f"{name}{given}: {message}{_move(problem['type'], value)}".lstrip(": ")
 

@@ -38,13 +38,15 @@ def apply(config: MutableMapping[str, object], options: Sequence[str]) -> None:
         options: `section.key=value`, each value in YAML notation.
 
     Raises:
-        ConfigError: an option is not of that form, or a part of its key is no section.
+        ConfigError: an option is not of that form or has no value, or a part of its key is no section.
     """
     for option in options:
         key, sign, text = option.partition("=")
         if not sign or not key:
             raise ConfigError(f"--options {option!r} is not of the form section.key=value")
-        value = yaml.safe_load(text)
+        if not text.strip():
+            raise ConfigError(f"--options {option!r} has no value after the =; write {key}=null if none is meant")
+        value = yaml.safe_load(text)  # as MindFormers reads its files, which is YAML 1.1
         put(config, key, type(config)(**value) if isinstance(value, dict) else value)
 
 

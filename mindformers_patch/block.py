@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from hyperparallel.algebra import ModelSpec, Plan, derive, validate
 from hyperparallel.algebra.topology import Topology
 from hyperparallel.errors import ConfigError
-from hyperparallel.limits import MAX_CELLS
+from hyperparallel.limits import MAX_CELLS, MAX_RANKS
 from hyperparallel.paths import PathText
 from hyperparallel.planner.plan_file import read_plan_file
 from hyperparallel.schema import Items, Strict, first_problem, say_problem
@@ -34,7 +34,7 @@ class Block(Strict):
         description="graph: our order of all actions, which fills bubbles; three_phase: MindFormers' own pipeline "
         "between the encoder's forwards and backwards, which fills none",
     )
-    recompute: Items[int] | Literal["all"] | None = Field(
+    recompute: Items[Annotated[int, Field(le=MAX_RANKS)]] | Literal["all"] | None = Field(
         None, description="stages whose forward runs again in the backward (graph); default: recompute_config.recompute"
     )
     wires: Literal["native", "pair_sum"] = Field(

@@ -8,6 +8,7 @@ from hyperparallel.cost import PartCost, costs_from_parts
 from hyperparallel.errors import ConfigError, HyperParallelError
 from hyperparallel.planner import Settings, plan_line
 from hyperparallel.planner.plan_file import to_plan_file
+from mindformers_patch.__main__ import apply
 from mindformers_patch.block import Job, read_block, read_job
 
 GOOD = {"schedule": "transpose(vision) >> 1f1b(llm)", "micro_batches": 8}
@@ -39,6 +40,12 @@ def test_mistakes(values, words):
     with pytest.raises(ConfigError) as error:
         read_block(values)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["load_checkpoint=", "hyperparallel.plan=  "])
+def test_an_option_without_value_is_refused(option):
+    with pytest.raises(ConfigError, match="has no value after the =; write .*=null if none is meant"):
+        apply({}, [option])
 
 
 def test_the_layout_comes_from_parallel_config():

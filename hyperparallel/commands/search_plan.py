@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def asked(args: argparse.Namespace) -> bool:
     """Tell whether the search is asked for; its options mean nothing without it."""
     if not args.search:
-        given = [option_name(name) for name in (*_SHAPES, "devices", "skeletons") if getattr(args, name)]
+        given = [
+            option_name(name) for name in (*_SHAPES, "devices", "skeletons") if getattr(args, name) not in (None, False)
+        ]
         if given:
             raise UsageError(f"{', '.join(given)}: only with --search; for example\n  {EXAMPLE}")
     return args.search
@@ -102,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         job, tried, device = _from_config(args)
     else:
         job, tried, device = _from_shapes(args)
-    tried = _plannable(tried)
+    tried = plannable(tried)
     if device is not None and limit == (None, None):
         limit = MemoryLimit(None, device.memory_bytes)
     # What the runners here gain nothing from is not chosen for them.
@@ -178,7 +180,7 @@ def as_json(job: Job, found: Found) -> dict[str, Any]:
 def _from_shapes(args: argparse.Namespace) -> tuple[Job, list[Layout], Device]:
     """Make the job of a model by its shapes."""
     require("plan --search", EXAMPLE, **{name: getattr(args, name) for name in _NEEDED})
-    tensor, frozen = args.tensor or 1, args.frozen.split(",") if args.frozen else ()
+    tensor, frozen = args.tensor or 1, () if args.frozen is None else args.frozen.split(",")
     model = load_model(args.model, frozen=frozen, image_size=args.image_size, tensor=tensor)
     if "llm" not in model.parts:
         raise UsageError(f"--model {args.model!r} has no part llm to be the backbone; add llm=FILE")
@@ -194,7 +196,7 @@ _NEEDED = ("model", "device", "devices", "batch", "tokens")
 
 def _from_config(args: argparse.Namespace) -> tuple[Job, list[Layout], Device | None]:
     """Make the job of a configuration; only this needs the training package."""
-    given = [option_name(name) for name in _SHAPES if getattr(args, name)]
+    given = [option_name(name) for name in _SHAPES if getattr(args, name) not in (None, False)]
     if given:
         raise UsageError(f"CONFIG.yaml says what {', '.join(given)} would; change it with section.key=value")
     from hyperparallel.training.search import config_job
@@ -203,8 +205,12 @@ def _from_config(args: argparse.Namespace) -> tuple[Job, list[Layout], Device | 
     return job, tried, device
 
 
-def _plannable(tried: list[Layout]) -> list[Layout]:
-    """Leave out layouts whose plans would only fill the memory."""
+def plannable(tried: list[Layout]) -> list[Layout]:
+    """Leave out layouts whose plans would only fill the memory, and say how many.
+
+    Raises:
+        UsageError: all are.
+    """
     problems = [size_problem(one.ranks, one.micro_batches, 1, ("P", "M")) for one in tried]
     kept = [one for one, problem in zip(tried, problems, strict=True) if problem is None]
     if not kept:

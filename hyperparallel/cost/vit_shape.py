@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from hyperparallel.cost.layer_shapes import Block, LayerShape, Spread, block_functions, block_layers
 from hyperparallel.cost.roofline import Count, Sizes
-from hyperparallel.limits import MAX_SIDE, Layers, Width
+from hyperparallel.limits import MAX_LAYERS, MAX_SIDE, Layers, Width
 from hyperparallel.schema import Items, Strict
+
+_Block = Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
 
 
 class Vit(Strict):
@@ -30,7 +32,7 @@ class Vit(Strict):
     window: int | None = Field(
         None, gt=0, le=MAX_SIDE, description="pixels; attention stays inside windows of this size"
     )
-    full_attention: Items[int] = Field((), description="blocks that attend to the whole image all the same")
+    full_attention: Items[_Block] = Field((), description="blocks that attend to the whole image all the same")
     trainable: bool = True
 
     @model_validator(mode="after")
@@ -40,7 +42,7 @@ class Vit(Strict):
             raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size x merge = {unit}")
         if self.window is not None and self.window < self.patch_size:
             raise ValueError(f"window {self.window} is smaller than patch_size {self.patch_size}; give pixels")
-        wrong = [block for block in self.full_attention if not 0 <= block < self.layers]
+        wrong = [block for block in self.full_attention if block >= self.layers]
         if wrong:
             raise ValueError(f"full_attention names block {wrong[0]}; the blocks are 0 .. {self.layers - 1}")
         return self

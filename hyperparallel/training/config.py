@@ -34,6 +34,7 @@ from hyperparallel.paths import PathText, expand_home
 from hyperparallel.schema import Items, Strict, first_problem, say_problem
 from hyperparallel.yaml_file import NOTHING, parse_value, read_yaml
 
+_Stage = Annotated[int, Field(le=MAX_RANKS)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -113,7 +114,7 @@ class Run(Strict):
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="type that the layers compute in; weights stay float32"
     )
-    recompute: Items[int] | Literal["all"] = Field(
+    recompute: Items[_Stage] | Literal["all"] = Field(
         (), description="stages whose forward runs again in the backward instead of being kept"
     )
     max_images: int | None = Field(
@@ -211,7 +212,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file and change values in it.
 
     Args:
-        path: the file; read with `safe_load`.
+        path: the file, YAML 1.2.
         overrides: `section.key=value`, each value in YAML notation; later ones win.
 
     Raises:

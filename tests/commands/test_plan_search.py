@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from hyperparallel.cli import main
+from hyperparallel.commands.arguments import UsageError
+from hyperparallel.commands.search_plan import plannable
+from hyperparallel.planner.candidates import Layout
 
 DIGITS = str(Path(__file__).parents[2] / "yaml" / "digits.yaml")
 MODEL = ["--model", "vision=qwen2_vl_vit,llm=qwen3_8b", "--device", "ascend_910b"]
@@ -83,6 +86,15 @@ def test_annotate_is_never_transposed(capsys):
     assert code == 0 and not any("transpose" in row["schedule"] for row in json.loads(out)["rows"])
 
 
+def test_layouts_that_would_only_fill_the_memory_are_left_out(capsys):
+    small, large = Layout(8, 1, 1, 8), Layout(8, 1, 1, 65536)
+    assert plannable([small]) == [small] and capsys.readouterr().err == ""
+    assert plannable([small, large]) == [small]
+    assert "1 layouts with more than 500000 cells P x M are left out" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="P 8 x M 65536 makes 524288 cells; at most 500000"):
+        plannable([large])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -91,6 +103,10 @@ def test_annotate_is_never_transposed(capsys):
         (["--search", *MODEL, *SIZES, "--skeletons", "1f1b,zbb"], "did you mean 'zb'"),
         (["--search", *MODEL, *SIZES, "--tensor", "3"], "T = 3 does not divide 4"),
         (["--search", *MODEL, *SIZES, "--frozen", "vison"], "no part 'vison'"),
+        (["--search", *MODEL, *SIZES, "--frozen", ""], "no part ''"),
+        (["--schedule", "1f1b", "--model", ""], "--model: only with --search"),
+        (["--search", *MODEL, *SIZES, "--batch", "65537"], "--batch: expected a whole number of at most 65536"),
+        (["--search", *MODEL, *SIZES, "--images", "10001"], "a number of images from 0 to 10000"),
         (["--search", *MODEL, *SIZES, "--text-layers", "99"], "--text-layers 99"),
         (["--search", *MODEL, *SIZES, "--images", "-1"], "a number of images"),
         (["--search", *MODEL, *SIZES, "--devices", "100000"], "at most 4096"),
