@@ -10,20 +10,24 @@ from hyperparallel.cells.transport import Transport
 from hyperparallel.cli import main
 from hyperparallel.cost import PartCost, costs_from_parts
 from hyperparallel.cost.device import Device, find_yaml, load_device
+from hyperparallel.cost.measured import MeasuredCosts
 from hyperparallel.cost.presets import ModelFile
 from hyperparallel.errors import ConfigError
 from hyperparallel.limits import check_parameters, check_sample
 from hyperparallel.paths import expand_home
 from hyperparallel.planner import plan_line
 from hyperparallel.planner.line import Settings
+from hyperparallel.planner.plan_file import PlanFile
 from hyperparallel.planner.scenario import Scenario
 from hyperparallel.schema import Strict
 from hyperparallel.training.agree import share_texts
+from hyperparallel.training.checkpoint_index import Index
 from hyperparallel.training.config import Config, load_config
+from hyperparallel.training.memory_profile import LayerBytesFile
 from hyperparallel.training.planning import hand_over
 from mindformers_patch.block import Block
 
-FILES = (Config, Device, ModelFile, Scenario, Block)
+FILES = (Config, Device, ModelFile, Scenario, Block, PlanFile, MeasuredCosts, Index, LayerBytesFile)
 
 
 def numbers(schema, where=""):

@@ -29,6 +29,7 @@ _Error = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
 _Size = Annotated[int, Field(ge=1, le=10**9)]
 _MOST_LAYERS = 10 * MAX_LAYERS  # of a model of some parts, and stages
+_Place = Annotated[int, Field(ge=0, le=_MOST_LAYERS)]
 _SIZES = ("images", "samples", "tokens")
 
 
@@ -65,7 +66,7 @@ class MeasuredLayer(Strict):
 class MeasuredStage(Strict):
     """How well the layers predict a stage that was measured as a whole."""
 
-    layers: Annotated[tuple[int, int], Field(strict=False)] = Field(description="first layer, one past the last")
+    layers: Annotated[tuple[_Place, _Place], Field(strict=False)] = Field(description="first layer, one past the last")
     kind: Literal["F", "B"]
     error: _Error = Field(description="relative error at sizes that were fitted: the one that is farthest from 0")
     held_out: _Error = Field(description="relative error at a size that was not")
@@ -76,7 +77,7 @@ class MeasuredCosts(Strict):
 
     version: Literal[1] = VERSION
     device: _Name
-    conditions: dict[str, str | bool | int] = Field(description="what times depend on besides the model")
+    conditions: dict[_Name, _Name | bool | _Size] = Field(description="what times depend on besides the model")
     sizes: list[dict[Literal[_SIZES], _Size]] = Field(
         min_length=1, description="micro-batches that were run; the last one is held out of the fit"
     )
@@ -102,7 +103,7 @@ class MeasuredCosts(Strict):
                 said = "has no backward, which it" if trained else "has a backward, which no layer up to it"
                 raise ValueError(f"layer {layer.name!r} {said} needs")
         for stage in self.stages:
-            if not 0 <= stage.layers[0] < stage.layers[1] <= len(names):
+            if not stage.layers[0] < stage.layers[1] <= len(names):
                 raise ValueError(f"a stage has the layers {stage.layers}, of {len(names)}")
         return self
 
