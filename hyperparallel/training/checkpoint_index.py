@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
+from hyperparallel.algebra import parse
+from hyperparallel.errors import ScheduleSyntaxError
 from hyperparallel.limits import MAX_NUMBER, MAX_WORKERS, Seed
 from hyperparallel.schema import Items, Strict
 from hyperparallel.tensors import MOMENTS, Shard
@@ -96,6 +98,15 @@ class Index(Strict):
         if facts["data"] is None:
             del facts["data"]  # of an earlier version
         return {**facts, **{name: getattr(self, name) for name in own}}
+
+    @field_validator("schedule")
+    @classmethod
+    def _is_a_line(cls, schedule: str) -> str:
+        try:
+            parse(schedule)
+        except ScheduleSyntaxError:  # whose message shows the place, in several lines
+            raise ValueError("this is no schedule line") from None
+        return schedule
 
     @model_validator(mode="after")
     def _agrees(self) -> Index:

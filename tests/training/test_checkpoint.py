@@ -176,6 +176,7 @@ LIES = {
     "fewer samples than steps": ({"facts": {**FACTS, "samples": 1}}, "facts.samples = 1 were taken in 3 steps"),
     "a negative step": ({"step": -1}, "step = -1"),
     "a huge number": ({"step": 10**40, "updates": 0}, "step = 1"),
+    "no schedule": ({"schedule": "1f1b(stem+"}, "schedule = '1f1b(stem+': this is no schedule line"),
     "no ranks": ({"ranks": 0}, "ranks = 0"),
     "a file too many": (
         {"bytes": {FILE: 0, "worker_01.safetensors": 0}, "ranks": 2},
