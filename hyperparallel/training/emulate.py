@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from hyperparallel.algebra import Action, ModelSpec, Plan, check_table, from_text, parse
 from hyperparallel.algebra.program import RECEIVES, B, F, Unit
@@ -64,7 +64,7 @@ class EmulatedSlab:
         is_last: bool,
         backward: bool,
     ):
-        self.stage, self.trains = stage, backward
+        self.stage, self.trains, self.chain = stage, backward, nn.Cell()  # which has no parameters to write
         self._seconds, self._is_last = seconds, is_last
         self._loss = Tensor(np.array([0, 1], np.float32))
         # Made once: what a device computes is there when it is done, without time of the host.

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from training_config import LINES, write_config
@@ -116,20 +117,25 @@ def test_encodes_of_the_command_line_stand_for_the_limit_of_the_file(measuring, 
     assert max(certificate.held) <= 3 and measuring == []
 
 
+def assert_same(found, planned):
+    bound = pytest.approx(planned.certificate.bound, rel=1e-12)  # of sums in another order
+    assert found.plan == planned.plan and found.certificate == replace(planned.certificate, bound=bound)
+
+
 def test_a_plan_of_a_file_is_held_to_the_limits(measuring, tmp_path, monkeypatch):
     config, layers = config_of(tmp_path, FILL)
     planned = plan_job(config, layers)
     (file,) = hand_over(planned, tmp_path)
     most, held = peak(config, planned.plan, layers), max(planned.certificate.held)
     for limit in (f"{most} B", f"{held} encodes"):
-        assert plan_job(config_of(tmp_path, FILL, file, f"planner.memory_limit={limit}")[0], layers) == planned
+        assert_same(plan_job(config_of(tmp_path, FILL, file, f"planner.memory_limit={limit}")[0], layers), planned)
     for limit, said in ((f"{most - 1} B", f"holds {most:,} bytes"), (f"{held - 1} encodes", f"holds {held} encodes")):
         limited, _ = config_of(tmp_path, FILL, file, f"planner.memory_limit={limit}")
         with pytest.raises(PlanError, match=f"plan.json: rank . {said}"):
             plan_job(limited, layers)
     monkeypatch.setenv("MS_ROLE", "MS_WORKER")
     measuring.clear()
-    assert plan_job(config_of(tmp_path, FILL, file, f"planner.memory_limit={most - 1} B")[0], layers) == planned
+    assert_same(plan_job(config_of(tmp_path, FILL, file, f"planner.memory_limit={most - 1} B")[0], layers), planned)
     assert measuring == []
 
 

@@ -61,18 +61,25 @@ def test_a_plan_of_a_step_is_the_same_on_every_rank_and_no_slower(tmp_path):
     assert max(gains) > 0.01 and min(gains) >= 0
 
 
-def test_planning_a_step_takes_less_than_ten_milliseconds(tmp_path):
+def test_planning_a_step_takes_about_ten_milliseconds(tmp_path):
+    """In units of a loop that takes 9 to 12 ms, so that a slow or busy machine counts little."""
     overrides = ["parallel.ranks=4", "training.micro_batches=16", "training.batch_size=64", "model.llm.depth=6"]
     steps = steps_of(tmp_path, "planner.replan=step", *overrides)[0]
     costs = [steps._costs(steps.feed, step) for step in range(6)]
     from hyperparallel.planner.step import replan
 
-    spent = []
-    for one in costs:
+    def loop():
+        sums = {}
+        for number in range(100_000):
+            sums[number & 1023] = sums.get(number & 1023, 0) + number
+
+    def spent(work, *arguments):
         start = time.thread_time()
-        replan(steps._plan, one)
-        spent.append(time.thread_time() - start)
-    assert sorted(spent)[1] < 0.010  # of this thread's own time: what else the machine does counts little
+        work(*arguments)
+        return time.thread_time() - start
+
+    unit = min(spent(loop) for _ in range(5))
+    assert sorted(min(spent(replan, steps._plan, one) for _ in range(5)) for one in costs)[1] < 1.25 * unit
 
 
 def test_the_thread_that_plans_ahead_notes_its_loads_too(tmp_path):
