@@ -74,23 +74,21 @@ def file_path(text: str) -> str:
 
 def duration(text: str) -> float:
     """Read a time from 0 to MAX_TIME, for `type=` of an argument."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= MAX_TIME:  # false for nan too
-        raise argparse.ArgumentTypeError(f"expected a time from 0 to {MAX_TIME:g} such as 0.5, got {text!r}")
-    return value
+    return _not_negative(text, MAX_TIME, "a time", "0.5")
 
 
 def seconds(text: str) -> float:
     """Read how long something may wait or work, for `type=` of an argument."""
+    return _not_negative(text, MAX_WAIT, "seconds", "10")
+
+
+def _not_negative(text: str, most: float, what: str, example: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value <= MAX_WAIT:
-        raise argparse.ArgumentTypeError(f"expected seconds from 0 to {MAX_WAIT:g} such as 10, got {text!r}")
+    if not 0 <= value <= most:  # false for nan too
+        raise argparse.ArgumentTypeError(f"expected {what} from 0 to {most:g} such as {example}, got {text!r}")
     return value
 
 
